@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ca8ed88156d7ea67f05bbcd12ef9ba3152cfce6f54502be0fd8c5db4ef86813f
+// SHA-256 of the sources: 6a3040588a2eca892b259374d35b427b03922145c7f9785b1fb89ad8d1557592
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -67,6 +67,7 @@ macro here: #undef it before the include, or include trireme before what defines
 
 // ---- trireme/comm/in_space.hpp
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 // ---- trireme/contract/communicator.hpp
@@ -74,7 +75,6 @@ macro here: #undef it before the include, or include trireme before what defines
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 // ---- trireme/core/tensor.hpp
@@ -568,11 +568,37 @@ class shape {
 
 namespace trireme {
 
+// A memory space is a class with static members:
+//   name                        of the space, in messages
+//   alignment                   of every allocation, in bytes
+//   allocate(bytes)             returns uninitialised memory, or throws std::bad_alloc
+//   deallocate(address, bytes)  of what allocate returned; noexcept
+//   touchable                   (optional) true if the CPU may read and write the elements at their addresses
+//   without_elements            (optional) true if there is nothing at its addresses
+//   complete_kernels            (optional) the space itself, as a type: its kernels have every set, so that no program
+//                               looks for each of them
+//   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
+//                               without it does all work at once
+// Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
+
+/// Whether the CPU may read and write the elements of a space at their addresses.
+template <class Space>
+inline constexpr bool touchable = requires {
+  requires Space::touchable;
+};
+/// Whether a space has addresses only: nothing is ever copied or computed there.
+template <class Space>
+inline constexpr bool without_elements = requires {
+  requires Space::without_elements;
+};
+
 /// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
 /// saves 6 % of a whole training step.
 struct host {
   static constexpr std::string_view name = "host";
   static constexpr std::size_t alignment = 64;
+  static constexpr bool touchable = true;
+  using complete_kernels = host;
   static constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
   /// @returns `bytes` of uninitialised memory; throws std::bad_alloc.
@@ -596,6 +622,8 @@ struct host {
 struct phantom {
   static constexpr std::string_view name = "phantom";
   static constexpr std::size_t alignment = 64;
+  static constexpr bool without_elements = true;
+  using complete_kernels = phantom;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
     void* block =
@@ -1022,6 +1050,23 @@ template <class Space, communicator Comm>
   return world_in<Space, Comm>(world.duplicate());
 }
 
+namespace detail {
+
+template <class Comm, class Space>
+struct world_in_or_same {
+  using type = Comm;
+};
+template <communicator Comm, class Space>
+requires(!std::is_same_v<typename space_of<Comm>::type, Space>) struct world_in_or_same<Comm, Space> {
+  using type = world_in<Space, Comm>;
+};
+
+}  // namespace detail
+
+/// The type of Comm's world for computing in Space: Comm, if that is its space already.
+template <class Comm, class Space>
+using world_for = typename detail::world_in_or_same<Comm, Space>::type;
+
 }  // namespace trireme::comm
 
 // ---- trireme/comm/late.hpp
@@ -1210,7 +1255,9 @@ struct call {
   collective kind = collective::barrier;
   dtype type = dtype::u8;
   reduction_kind op = reduction_kind::none;
-  bool by_value = false;  ///< set by an engine: the values travel with the announcement
+  /// Set by the engine of shared memory: the values are sent within the announcement. It is part of the call, so that
+  /// ranks that differ in it (host memory on one, device memory on another) get an error instead of waiting.
+  bool by_value = false;
   std::int32_t root = -1;
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
@@ -2253,6 +2300,17 @@ namespace trireme::ops {
 template <class Space>
 struct on;
 
+/// The rows of logits that a product with a vocabulary computes at once, before the loss overwrites them with their
+/// gradient. A device says more in `ops::on<Space>::rows_of_logits(words)`, so that the gradient of the vocabulary is
+/// read and written less often; by default they are 4 MiB of float numbers, but 256 to 4096 rows.
+template <class Space>
+[[nodiscard]] constexpr std::int64_t rows_of_logits(std::int64_t words) noexcept {
+  if constexpr (requires { on<Space>::rows_of_logits(words); })
+    return on<Space>::rows_of_logits(words);
+  else
+    return std::clamp<std::int64_t>((std::int64_t{1} << 20) / words / 64 * 64, 256, 4096);
+}
+
 /// A weight matrix for products: the view, its orientation, and copies packed for the kernels.
 template <class T, class Space>
 class weights;
@@ -2325,6 +2383,54 @@ struct head_layout {
   }
 };
 
+/// The part of whole samples that lies here, so that dropout drops the same numbers however samples are cut. The rows
+/// of a sample before `split` have the positions from first[0] on, the others those from first[1] on.
+struct dropout_cut {
+  std::int64_t row = 0;      ///< of y's first row among the rows of all samples that lie here
+  std::int64_t context = 0;  ///< rows of a sample here
+  std::int64_t split = 0;
+  std::int64_t first[2] = {0, 0};
+  std::int64_t width = 0;    ///< numbers of a whole row
+  std::int64_t fused = 1;    ///< matrices side by side in a whole row
+  std::int64_t column = 0;   ///< first column of each matrix here
+  std::int64_t columns = 0;  ///< columns of each matrix here
+
+  [[nodiscard]] constexpr std::int64_t position(std::int64_t in_sample) const noexcept {
+    return in_sample < split ? first[0] + in_sample : first[1] + in_sample - split;
+  }
+};
+
+/// Where blocks of rows lie in a tensor: number c of row r of block b is its element first + b * block + r * row + c.
+struct block_places {
+  std::int64_t first = 0;
+  std::int64_t block = 0;  ///< elements from a block to the next one
+  std::int64_t row = 0;    ///< elements from a row to the next one
+};
+/// The blocks, rows of each, and numbers of each row that are copied.
+struct block_extents {
+  std::int64_t blocks = 1;
+  std::int64_t rows = 1;
+  std::int64_t columns = 0;
+};
+
+namespace detail {
+/// Throws assertion_error at level light unless the blocks lie in a tensor of so many elements.
+inline void blocks_within(char const* who, std::int64_t size, block_places const& at, block_extents const& extents) {
+  if (extents.blocks == 0 || extents.rows == 0) return;
+  auto const last = at.first + (extents.blocks - 1) * at.block + (extents.rows - 1) * at.row + extents.columns;
+  expects(assertion_level::light, at.first >= 0 && last <= size, [&] {
+    return text("trireme::ops::", who, ": blocks of elements ", at.first, " to ", last, " of a tensor of ", size);
+  });
+}
+}  // namespace detail
+
+/// Elements that lie together in two orders of the same rows.
+struct element_run {
+  std::int64_t to = 0;
+  std::int64_t from = 0;
+  std::int64_t count = 0;
+};
+
 using trireme::attention_mask;
 using trireme::attention_shape;
 using trireme::dropout_site;
@@ -2376,6 +2482,21 @@ struct cross_entropy_terms {
   }
   friend bool operator==(cross_entropy_terms const&, cross_entropy_terms const&) = default;
 };
+
+/// -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)), and its derivative by x.
+/// Errors   config_error for a target outside of [0, 1], NaN among them.
+[[nodiscard]] inline double logistic_loss(double x, double target) {
+  if (!(target >= 0 && target <= 1)) {
+    throw config_error(
+        text("trireme::nn::loss::binary_cross_entropy: target ", target, " is not a probability; targets lie in [0, 1]"));
+  }
+  return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
+}
+[[nodiscard]] inline double logistic_slope(double x, double target) noexcept {
+  double const small = std::exp(-std::abs(x));
+  double const less = small / (1 + small);  // the less likely answer's probability
+  return x < 0 ? less - target : (1 - target) - less;
+}
 
 /// What a product does to its result before storing it: y = residual + act(x w + bias).
 template <class T, class Space>
@@ -2503,6 +2624,31 @@ struct host_elementwise {
     }
   }
 
+  /// The same for blocks of rows: y[to: b, r, c] = x[from: b, r, c], converted.
+  /// Errors   assertion_error (light) if a block does not lie in its tensor.
+  template <class T, class U>
+  static void copy_blocks(view<T> y, block_places const& to, view<U> x, block_places const& from,
+                          block_extents const& extents) {
+    detail::blocks_within("copy_blocks", y.size(), to, extents);
+    detail::blocks_within("copy_blocks", x.size(), from, extents);
+    bool const together = to.row == extents.columns && from.row == extents.columns;
+    auto const rows = together ? std::min<std::int64_t>(extents.rows, 1) : extents.rows;
+    auto const columns = together ? extents.rows * extents.columns : extents.columns;
+    std::remove_const_t<U> const* const source = raw(x) + from.first;
+    for (std::int64_t block = 0; block < extents.blocks; ++block) {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        detail::copy_elements(raw(y) + to.first + block * to.block + row * to.row,
+                              source + block * from.block + row * from.row, columns);
+      }
+    }
+  }
+
+  /// Copies runs of elements: y[run.to + i] = x[run.from + i] for i < run.count.
+  template <class T>
+  static void copy_runs(view<T> y, detail::input<T> x, std::span<element_run const> runs) {
+    for (auto const& run : runs) detail::copy_elements(raw(y) + run.to, raw(x) + run.from, run.count);
+  }
+
   /// y[i] += x[i]
   template <class T>
   static void add(view<T> y, detail::input<T> x) {
@@ -2565,6 +2711,33 @@ struct host_elementwise {
       auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
       detail::dropout_elements(raw(y) + at, n, position, site, id);
       at += n;
+    }
+  }
+
+  /// Dropout of a part of whole samples: of y (rows, fused, columns), as in the cut. Drops the same numbers as dropout
+  /// of whole samples. Of the site only key, number, probability and samples count.
+  template <class T>
+  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+    if (!site.active() || y.empty()) return;
+    auto const each = cut.fused * cut.columns;
+    auto const rows = y.size() / each;
+    detail::same_size("dropout_part", y.size(), rows * each);
+    bool const whole = each == cut.width;
+    for (std::int64_t row = 0; row < rows;) {
+      auto const in_sample = (cut.row + row) % cut.context;
+      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>((cut.row + row) / cut.context)]);
+      auto const position = cut.position(in_sample) * cut.width;
+      if (whole) {  // rows of one sample at positions one after the other
+        auto const n = std::min((in_sample < cut.split ? cut.split : cut.context) - in_sample, rows - row);
+        detail::dropout_elements(raw(y) + row * each, n * each, position, site, id);
+        row += n;
+        continue;
+      }
+      for (std::int64_t m = 0; m < cut.fused; ++m) {
+        detail::dropout_elements(raw(y) + row * each + m * cut.columns, cut.columns,
+                                 position + m * (cut.width / cut.fused) + cut.column, site, id);
+      }
+      ++row;
     }
   }
 
@@ -2942,9 +3115,9 @@ struct lanes {
   template <storage_float T>
   static TRIREME_INLINE lanes load(T const* p, int count) {
     if (count == width) return load(p);
-    T part[width] = {};
-    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(T));
-    return load(part);
+    T buffer[width] = {};
+    std::memcpy(buffer, p, static_cast<std::size_t>(count) * sizeof(T));
+    return load(buffer);
   }
   TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
   template <storage_float T>
@@ -2957,9 +3130,9 @@ struct lanes {
   template <storage_float T>
   TRIREME_INLINE void store(T* p, int count) const {
     if (count == width) return store(p);
-    T part[width];
-    store(part);
-    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(T));
+    T buffer[width];
+    store(buffer);
+    std::memcpy(static_cast<void*>(p), buffer, static_cast<std::size_t>(count) * sizeof(T));
   }
 };
 
@@ -3682,11 +3855,11 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
     auto const skipped = (position + at) % 32;  // only if a sample's values are split
     random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
     std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
-    T* const part = y + at;
+    T* const to = y + at;
     float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
       F const number = F::load(from + i, count);
-      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+      where_less(number, threshold, F::all(0), kept * F::load(to + i, count)).store(to + i, count);
     })
     at += here;
   }
@@ -3793,11 +3966,11 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
     auto const skipped = (position + at) % 32;  // only if a sample's values are split
     random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
     std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
-    T* const part = y + at;
+    T* const to = y + at;
     float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
       F const number = F::load(from + i, count);
-      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+      where_less(number, threshold, F::all(0), kept * F::load(to + i, count)).store(to + i, count);
     })
     at += here;
   }
@@ -3905,11 +4078,11 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
     auto const skipped = (position + at) % 32;  // only if a sample's values are split
     random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
     std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
-    T* const part = y + at;
+    T* const to = y + at;
     float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
       F const number = F::load(from + i, count);
-      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+      where_less(number, threshold, F::all(0), kept * F::load(to + i, count)).store(to + i, count);
     })
     at += here;
   }
@@ -4049,9 +4222,9 @@ struct host_reductions {
     constexpr std::int64_t several = 16;
     double sums[several];
     for (std::int64_t at = 0; at < x.size(); at += several * block) {
-      std::remove_const_t<G> const* const part = raw(x) + at;
+      std::remove_const_t<G> const* const from = raw(x) + at;
       auto const count = std::min(several * block, x.size() - at);
-      detail::squares_of_blocks(part, count, block, sums);
+      detail::squares_of_blocks(from, count, block, sums);
       for (std::int64_t b = 0; b * block < count; ++b) total.add(sums[b]);
     }
   }
@@ -4243,15 +4416,15 @@ inline void reduce_extremes(std::span<void* const> outputs, std::span<void const
   }
   while (at < bytes) {
     auto const count = std::min<std::size_t>(F::width, bytes - at);
-    char part[F::width] = {};
-    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
-    F total = F::load(part);
+    char buffer[F::width] = {};
+    std::memcpy(buffer, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(buffer);
     for (auto const* term : terms.subspan(1)) {
-      std::memcpy(part, static_cast<char const*>(term) + at, count);
-      total = combined(total, F::load(part));
+      std::memcpy(buffer, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(buffer));
     }
-    total.store(part);
-    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    total.store(buffer);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, buffer, count);
     at += count;
   }
 }
@@ -4383,10 +4556,10 @@ inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
       std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
       bad |= (bits & exponent) == exponent;
     }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
+    std::uint64_t words[8];
+    std::memcpy(words, &bad, sizeof words);
+    for (auto const word : words) {
+      if (word != 0) return false;
     }
   }
   for (; i < n; ++i) {
@@ -4492,15 +4665,15 @@ inline void reduce_extremes(std::span<void* const> outputs, std::span<void const
   }
   while (at < bytes) {
     auto const count = std::min<std::size_t>(F::width, bytes - at);
-    char part[F::width] = {};
-    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
-    F total = F::load(part);
+    char buffer[F::width] = {};
+    std::memcpy(buffer, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(buffer);
     for (auto const* term : terms.subspan(1)) {
-      std::memcpy(part, static_cast<char const*>(term) + at, count);
-      total = combined(total, F::load(part));
+      std::memcpy(buffer, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(buffer));
     }
-    total.store(part);
-    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    total.store(buffer);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, buffer, count);
     at += count;
   }
 }
@@ -4632,10 +4805,10 @@ inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
       std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
       bad |= (bits & exponent) == exponent;
     }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
+    std::uint64_t words[8];
+    std::memcpy(words, &bad, sizeof words);
+    for (auto const word : words) {
+      if (word != 0) return false;
     }
   }
   for (; i < n; ++i) {
@@ -4742,15 +4915,15 @@ inline void reduce_extremes(std::span<void* const> outputs, std::span<void const
   }
   while (at < bytes) {
     auto const count = std::min<std::size_t>(F::width, bytes - at);
-    char part[F::width] = {};
-    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
-    F total = F::load(part);
+    char buffer[F::width] = {};
+    std::memcpy(buffer, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(buffer);
     for (auto const* term : terms.subspan(1)) {
-      std::memcpy(part, static_cast<char const*>(term) + at, count);
-      total = combined(total, F::load(part));
+      std::memcpy(buffer, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(buffer));
     }
-    total.store(part);
-    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    total.store(buffer);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, buffer, count);
     at += count;
   }
 }
@@ -4882,10 +5055,10 @@ inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
       std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
       bad |= (bits & exponent) == exponent;
     }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
+    std::uint64_t words[8];
+    std::memcpy(words, &bad, sizeof words);
+    for (auto const word : words) {
+      if (word != 0) return false;
     }
   }
   for (; i < n; ++i) {
@@ -4939,13 +5112,13 @@ TRIREME_LEVEL_END
 
 namespace trireme::ops::detail {
 
-// Integers: no lanes, a plain loop over pieces that fit in the L1 cache.
+// Integers: no lanes, a plain loop over blocks that fit in the L1 cache.
 template <class Op, class T>
 void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
-  constexpr std::int64_t piece = 256;
-  std::array<T, piece> total;
-  for (std::int64_t at = 0; at < n; at += piece) {
-    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
+  constexpr std::int64_t block = 256;
+  std::array<T, block> total;
+  for (std::int64_t at = 0; at < n; at += block) {
+    auto const count = static_cast<std::size_t>(std::min(block, n - at));
     std::copy_n(static_cast<T const*>(terms[0]) + at, count, total.data());
     for (auto const* term : terms.subspan(1)) {
       T const* const x = static_cast<T const*>(term) + at;
@@ -5079,21 +5252,15 @@ void combine(std::span<void* const> outputs, std::span<void const* const> terms,
 // ---- trireme/comm/space_kernels.hpp (goes on)
 namespace trireme::comm {
 
-/// The operations that communicators need in a memory space. With a specialisation for your own space, comm::threads
-/// has every collective for it.
-///
-/// Requires  touchable     whether the CPU may read and write the elements;
-///           phantom       (optional) true if there are no elements, so nothing is ever copied or combined;
-///           pairwise      (optional) false if combine has no pairwise sums;
-///           complete      returns when all work queued by this thread is done; null: it is done at once;
-///           copy(to, from, bytes)  within the space;
-///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
-///                                  order (pairwise: in the tree over them); a mean is then divided by `divisor`.
-template <class Space>
-struct space_kernels;
+namespace detail {
 
-template <>
-struct space_kernels<host> {
+/// Of memory that is neither touchable nor has kernels: no communicator supports it.
+template <class Space>
+struct derived_kernels {};
+
+template <class Space>
+requires touchable<Space>
+struct derived_kernels<Space> {
   static constexpr bool touchable = true;
   static constexpr void (*complete)() = nullptr;
   static void copy(void* to, void const* from, std::size_t bytes) {
@@ -5106,9 +5273,10 @@ struct space_kernels<host> {
   }
 };
 
-/// In phantom memory a collective only synchronises.
-template <>
-struct space_kernels<phantom> {
+/// Without elements a collective only synchronises.
+template <class Space>
+requires without_elements<Space>
+struct derived_kernels<Space> {
   static constexpr bool touchable = false;
   static constexpr bool phantom = true;
   static constexpr void (*complete)() = nullptr;
@@ -5116,6 +5284,81 @@ struct space_kernels<phantom> {
   template <class T, class Op>
   static void combine(std::span<void* const>, std::span<void const* const>, std::int64_t, int) {}
 };
+
+template <class Space>
+using bytes_in = tensor_view<std::uint8_t, Space>;
+template <class Space>
+concept copies_by_kernels = !touchable<Space> && !without_elements<Space> &&
+                            requires(bytes_in<Space> y, tensor_view<std::uint8_t const, Space> x) {
+  ops::on<Space>::copy(y, x);
+};
+template <class Space, class Op>
+concept reduces_by_kernels = requires(std::span<tensor_view<float, Space> const> outputs,
+                                      std::span<tensor_view<float const, Space> const> terms) {
+  ops::on<Space>::reduce(outputs, terms, Op{}, 1);
+};
+
+template <copies_by_kernels Space>
+struct derived_kernels<Space> {
+  static constexpr bool touchable = false;
+  static constexpr void (*complete)() = [] {
+    if constexpr (requires { Space::finish(); })
+      return static_cast<void (*)()>([] { Space::finish(); });
+    else
+      return static_cast<void (*)()>(nullptr);
+  }();
+  /// Whether ops::on<Space>::reduce takes this reduction.
+  [[nodiscard]] static constexpr bool combines(reduction_kind op) noexcept {
+    switch (op) {
+      case reduction_kind::mean:
+        return reduces_by_kernels<Space, reduction::mean>;
+      case reduction_kind::max:
+        return reduces_by_kernels<Space, reduction::max>;
+      case reduction_kind::min:
+        return reduces_by_kernels<Space, reduction::min>;
+      case reduction_kind::pairwise:
+        return reduces_by_kernels<Space, reduction::pairwise>;
+      default:
+        return op == reduction_kind::none || reduces_by_kernels<Space, reduction::sum>;
+    }
+  }
+  static void copy(void* to, void const* from, std::size_t bytes) {
+    shape const all{static_cast<std::int64_t>(bytes)};
+    if (bytes > 0 && to != from)
+      ops::on<Space>::copy(bytes_in<Space>(static_cast<std::uint8_t*>(to), all),
+                           tensor_view<std::uint8_t const, Space>(static_cast<std::uint8_t const*>(from), all));
+  }
+  template <class T, class Op>
+  static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+                      int divisor) {
+    thread_local std::vector<tensor_view<T, Space>> to;
+    thread_local std::vector<tensor_view<T const, Space>> from;
+    to.clear();
+    from.clear();
+    for (auto* const each : outputs) to.emplace_back(static_cast<T*>(each), shape{count});
+    for (auto const* const each : terms) from.emplace_back(static_cast<T const*>(each), shape{count});
+    if constexpr (reduces_by_kernels<Space, Op>)  // otherwise reached only by a single rank, which combines nothing
+      ops::on<Space>::reduce(std::span<tensor_view<T, Space> const>(to),
+                             std::span<tensor_view<T const, Space> const>(from), Op{}, divisor);
+  }
+};
+
+}  // namespace detail
+
+/// The operations that communicators need in a memory space. They follow from the space (core/space.hpp) and from its
+/// kernels ops::on<Space>: touchable memory is copied and combined by the CPU; other memory by copy() of bytes and
+/// reduce(). So comm::threads has every collective of a space with the kernels of an exchange. A specialisation of your
+/// own is for a space without kernels, or with quicker ones for communicators.
+///
+/// Requires  touchable     whether the CPU may read and write the elements;
+///           phantom       (optional) true if there are no elements, so nothing is ever copied or combined;
+///           combines(op)  (optional) whether combine has this reduction; by default it has all but users' own;
+///           complete      returns when all work queued by this thread is done; null: it is done at once;
+///           copy(to, from, bytes)  within the space;
+///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
+///                                  order (pairwise: in the tree over them); a mean is then divided by `divisor`.
+template <class Space>
+struct space_kernels : detail::derived_kernels<Space> {};
 
 }  // namespace trireme::comm
 
@@ -5130,8 +5373,8 @@ inline constexpr bool is_phantom = requires {
 template <class Space>
 [[nodiscard]] constexpr bool can_combine(reduction_kind op) noexcept {
   if (op == reduction_kind::own) return space_kernels<Space>::touchable || is_phantom<Space>;
-  if constexpr (requires { space_kernels<Space>::pairwise; })
-    return op != reduction_kind::pairwise || space_kernels<Space>::pairwise;
+  if constexpr (requires { space_kernels<Space>::combines(op); })
+    return space_kernels<Space>::combines(op);
   else
     return true;
 }
@@ -6118,7 +6361,7 @@ class any_world : public engine_world<any_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return std::same_as<Space, host> || std::same_as<Space, phantom>;
+    return touchable<Space> || without_elements<Space>;
   }
 
   /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the
@@ -6897,7 +7140,6 @@ struct node_operation final : collective_operation {
   std::vector<message> messages;            ///< messages of an exchange
   std::uint64_t number = 0;
   std::atomic<stage> at{stage::finished};
-  bool by_value = false;
   bool eager = false;  ///< a small broadcast: ranks wait for the root only, and the root does not wait
   bool checks_eager =
       false;  ///< another blocking call: waits until this rank has compared the calls of all earlier small broadcasts
@@ -7065,8 +7307,8 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
     return;
   }
   op.number = where.next++;
-  op.by_value = op.is_touchable() && !has_transfers(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
-  op.it.what.by_value = op.by_value;
+  op.it.what.by_value =
+      op.is_touchable() && !has_transfers(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
   op.eager = op.what().kind == collective::broadcast && op.is_touchable() && where.size() > 1 &&
              op.bytes(op.what().count) <= std::int64_t{node_board::eager_bytes};
   op.behind = 0;
@@ -7548,7 +7790,7 @@ inline bool post(node_operation& op) {
   }
   auto& posting = where.mine().at(op.number);
   posting.what = op.it.what;
-  if (op.by_value) {
+  if (op.what().by_value) {
     give_values(op);
   } else if (op.eager) {
     if (op.is_root() && !write_eager_buffer(op, posting)) return false;
@@ -7592,7 +7834,7 @@ inline node_outcome finish_eager(node_operation& op) {
   } else {
     auto const root = op.what().root;
     if (!agrees(where, op.number, op.it.what, root)) return node_outcome::stuck;
-    if (op.by_value)
+    if (op.what().by_value)
       take_values(op);
     else
       copied(op, incoming(op, root), from_of(op, root), 0, op.what().count);
@@ -7614,7 +7856,7 @@ inline node_outcome decide(node_operation& op) {
   for (int rank = 0; rank < where.size(); ++rank)
     if (!agrees(where, op.number, op.it.what, rank)) return node_outcome::stuck;
   op.cursor = 0;
-  if (op.by_value) {
+  if (op.what().by_value) {
     take_values(op);
     ++where.decided;
     return finish(op);
@@ -7826,8 +8068,8 @@ inline void check_patience(node_operation& op, clock::time_point since) {
                        : stage == node_operation::stage::exchanging ? ", which did not take part"
                                                                     : ", which did not finish its share";
   launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
-                   "; find out why it is late, or raise ", launch.who.substr(launch.who.find("comm::")),
-                   "{.deadline}"));
+                   "; find out why ", agreeing(missing.size(), "it is", "they are"), " late, or raise ",
+                   launch.who.substr(launch.who.find("comm::")), "{.deadline}"));
 }
 
 /// Throws the failure of the launch, once the others have stopped accessing this rank's memory (settle()).
@@ -9279,7 +9521,187 @@ inline constexpr bool chooses_compressor<compression::one_of<Compressors...>, En
 
 }  // namespace trireme
 
-// ---- trireme/compression/power_sgd.hpp
+// ---- trireme/ops/sets/set.hpp
+namespace trireme::ops {
+
+/// A space that says that its kernels have every set (core/space.hpp): the concepts of the sets accept it at once. That
+/// costs a program no time to compile, and needs no kernel to be declared. For this library's spaces
+/// tests/ops/sets_test.cpp looks at each function.
+template <class Space>
+concept complete_kernels = std::same_as<Space, typename Space::complete_kernels>;
+
+namespace detail {
+
+/// The views that the concepts of sets call kernels with.
+template <class Space, class Env>
+struct set_views {
+  using compute = typename Env::compute;
+  using y = tensor_view<compute, Space>;                        ///< activations, and what is written like them
+  using x = tensor_view<compute const, Space>;                  ///< activations and parameters that are read
+  using sums = tensor_view<typename Env::accumulate, Space>;    ///< in the type in which sums are formed
+  using gradient = tensor_view<typename Env::gradient, Space>;  ///< of parameters
+  using tokens = tensor_view<std::int32_t const, Space>;        ///< numbers of words, classes or rows
+  using numbers = tensor_view<std::int32_t, Space>;             ///< the same, written
+};
+
+}  // namespace detail
+
+}  // namespace trireme::ops
+
+/// Says in a layer, an optimizer or a compressor which set of kernels it needs:
+///     TRIREME_NEEDS_KERNELS("nn::batch_norm", batch_norm);
+/// It then does not compile in a memory space that lacks the set; the error is one sentence with both names.
+#define TRIREME_NEEDS_KERNELS(name_, set_)                                                                     \
+  template <class Env>                                                                                         \
+  static constexpr bool finds_kernels = ::trireme::ops::set_##_kernels<typename Env::space, Env>;              \
+  template <class Env, bool Finds>                                                                             \
+  struct check_kernels {                                                                                       \
+    static_assert(Finds, "trireme::" name_ " needs the kernels of ops::" #set_                                 \
+                         "_kernels, of which the communicator's memory space lacks some; add them to it (the " \
+                         "headers of ops/sets list them), or leave " name_ " out");                            \
+  }
+
+namespace trireme::ops {
+
+/// Whether a description finds the kernels that it names; one that names none does.
+template <class Description, class Env>
+[[nodiscard]] constexpr bool finds_kernels() noexcept {
+  if constexpr (requires { Description::template finds_kernels<Env>; })
+    return Description::template finds_kernels<Env>;
+  else
+    return true;
+}
+
+/// The same, with the compiler's error if it does not find them.
+template <class Description, class Env>
+constexpr bool expect_kernels() noexcept {
+  constexpr bool found = finds_kernels<Description, Env>();
+  if constexpr (!found) static_cast<void>(sizeof(typename Description::template check_kernels<Env, found>));
+  return found;
+}
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/sets/exchange.hpp (goes on)
+namespace trireme::ops {
+
+// The set of an exchange of parameters: every trainer, make_exchange, and communicators (comm/space_kernels.hpp).
+//
+//   fill(y, value)                          y[i] = value
+//   copy(y, x)                              y[i] = x[i], rounded to the type of y. The views may be the same. For
+//                                           communicators also of std::uint8_t.
+//   add(y, x)                               y[i] += x[i]
+//   scale(y, factor)                        y[i] *= factor
+//   accumulate(y, x, weight)                y[i] += weight * x[i]; x may be of another type
+//   upload(y, memory), download(memory, x)  elements from and to memory of this process
+//   initialise(y, start, seed, name, first) the initial values of a range of a parameter, from its element `first` on;
+//                                           element i of the parameter depends on (seed, name, i) alone
+//   hash(x, name, first)                    the wrapping sum of hash_element(name, first + i, bits of x[i])
+//                                           (core/hash.hpp): hashes of parts add up
+//   sum_of_squares(x, exact_sum&)           adds the sum of squares of each block of 1024 elements, in double; the
+//                                           first block starts at the view's first element
+//   finite(x)                               whether no element is infinite or NaN
+//   reduce(outputs, terms, op, divisor)     outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order. The set
+//                                           asks for reduction::sum; a communicator has those others that reduce takes.
+//                                           A mean is the sum divided by `divisor`, an int.
+//
+// Shapes   all views of one call have the same number of elements; y and x are contiguous.
+// Numerics bfloat16 and float16 are computed in float and rounded once. Sums have the order of the terms.
+// Threads  called by each rank's thread; different outputs at the same time.
+
+namespace detail {
+
+template <class K, class T, class Space>
+concept stores = requires(tensor_view<T, Space> y, tensor_view<T const, Space> x, std::span<T> memory, initial start) {
+  K::fill(y, 0.0);
+  K::upload(y, std::span<T const>(memory));
+  K::download(memory, x);
+  { K::hash(x, std::uint64_t{}, std::int64_t{}) } -> std::convertible_to<std::uint64_t>;
+  K::initialise(y, start, std::uint64_t{}, std::uint64_t{}, std::int64_t{});
+};
+template <class K, class To, class From, class Space>
+concept converts = requires(tensor_view<To, Space> y, tensor_view<From const, Space> x) {
+  K::copy(y, x);
+};
+template <class K, class Env, class Space>
+concept sums = requires(tensor_view<typename Env::gradient, Space> y,
+                        tensor_view<typename Env::gradient const, Space> x,
+                        tensor_view<typename Env::param const, Space> theirs, exact_sum& squares,
+                        std::span<tensor_view<typename Env::gradient, Space> const> outputs,
+                        std::span<tensor_view<typename Env::gradient const, Space> const> terms) {
+  K::add(y, x);
+  K::scale(y, 1.0);
+  K::accumulate(y, theirs, 1.0);
+  K::sum_of_squares(x, squares);
+  K::reduce(outputs, terms, reduction::sum{});
+  { K::finite(x) } -> std::convertible_to<bool>;
+};
+// clang-format 14 would indent each term of this conjunction further than the one before it.
+// clang-format off
+template <class K, class Env, class Space>
+concept exchanges =
+    stores<K, typename Env::param, Space> && stores<K, typename Env::master, Space> &&
+    stores<K, typename Env::gradient, Space> &&
+    converts<K, typename Env::param, typename Env::master, Space> &&
+    converts<K, typename Env::master, typename Env::param, Space> &&
+    converts<K, typename Env::param, typename Env::gradient, Space> &&
+    converts<K, typename Env::reduce, typename Env::gradient, Space> &&
+    converts<K, typename Env::gradient, typename Env::reduce, Space> && sums<K, Env, Space>;
+// clang-format on
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels of an exchange of parameters in a precision.
+template <class Space, class Env>
+concept exchange_kernels = complete_kernels<Space> || detail::exchanges<on<Space>, Env, Space>;
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/sets/codec.hpp (goes on)
+namespace trireme::ops {
+
+// The sets of compressors.
+//
+//   select_largest(x, indices, values)     the k elements of largest magnitude, k = indices.size(), indices ascending;
+//                                          of equal magnitudes the smaller index is taken
+//   scatter(y, indices, values, add)       y[indices[i]] = or += values[i], in order
+//   small_product(y, a, transposed, b, transposed)   y = a b, one of whose three extents is small; each element summed
+//                                          in order, the same bits on every machine
+//   orthonormalise(x)                      makes the columns of x (n, r) orthonormal, starting with the first
+
+namespace detail {
+
+template <class Space, class Env>
+struct codec_views {
+  using y = tensor_view<typename Env::gradient, Space>;
+  using x = tensor_view<typename Env::gradient const, Space>;
+  using indices = tensor_view<std::int32_t, Space>;
+  using chosen = tensor_view<std::int32_t const, Space>;
+};
+template <class K, class V>
+concept selects = requires(typename V::y y, typename V::x x, typename V::indices indices, typename V::chosen chosen) {
+  K::select_largest(y, indices, y);
+  K::scatter(y, chosen, x, true);
+};
+template <class K, class V>
+concept multiplies_small = requires(typename V::y y, typename V::x x) {
+  K::small_product(y, x, transposed::no, x, transposed::yes);
+  K::orthonormalise(y);
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels of compression::top_k.
+template <class Space, class Env>
+concept selection_kernels = complete_kernels<Space> || detail::selects<on<Space>, detail::codec_views<Space, Env>>;
+/// Whether a memory space has the kernels of compression::power_sgd.
+template <class Space, class Env>
+concept low_rank_kernels =
+    complete_kernels<Space> || detail::multiplies_small<on<Space>, detail::codec_views<Space, Env>>;
+
+}  // namespace trireme::ops
+
+// ---- trireme/compression/power_sgd.hpp (goes on)
 namespace trireme::compression {
 
 /// Sends each gradient matrix as a product of two narrow ones: an approximation of low rank, which improves from step
@@ -9298,6 +9720,7 @@ namespace trireme::compression {
 /// Errors   config_error unless rank >= 1.
 /// @models collective_compressor          @see compression::top_k
 struct power_sgd {
+  TRIREME_NEEDS_KERNELS("compression::power_sgd", low_rank);
   using policy_category = slot::compression;
   int rank = 4;
   friend bool operator==(power_sgd const&, power_sgd const&) = default;
@@ -9450,6 +9873,7 @@ namespace trireme::compression {
 /// Errors   config_error unless 0 < ratio <= 1.
 /// @models gatherable_compressor          @see compression::error_feedback
 struct top_k {
+  TRIREME_NEEDS_KERNELS("compression::top_k", selection);
   using policy_category = slot::compression;
   float ratio = 0.01F;
   friend bool operator==(top_k const&, top_k const&) = default;
@@ -12304,13 +12728,7 @@ class low_rank_change {
     scale(inner);
     return inner;
   }
-  void scale(view inner) const {
-    if constexpr (requires { kernels::scale(inner, factor_); }) {
-      kernels::scale(inner, factor_);
-    } else {
-      throw config_error("trireme::nn::lora: the kernels of this memory space have no scale(); add it to them");
-    }
-  }
+  void scale(view inner) const { kernels::scale(inner, factor_); }
   auto& packed_second(pass<Env>& pass) { return packed(pass, packed_b_, b_, rank_, columns()); }
   static auto& packed(pass<Env>& pass, ops::weights<value, space>& into, parameter<Env> const& of, std::int64_t inputs,
                       std::int64_t outputs) {
@@ -12435,6 +12853,40 @@ concept cuts_context = requires {
 
 }  // namespace trireme
 
+// ---- trireme/nn/detail/drop_columns.hpp
+namespace trireme::nn::detail {
+
+/// The positions of the rows that lie here, for `rows` rows of all samples together.
+template <class Env>
+[[nodiscard]] ops::dropout_cut dropout_rows(pass<Env> const& pass, std::int64_t rows, std::int64_t samples) {
+  auto const context = rows / samples;
+  ops::dropout_cut cut{.context = context, .split = context};
+  auto const& part = context_group<Env>::of(pass).part();
+  if (part.own.size > 1) {
+    auto const begin = part.at(0, context);
+    cut.split = begin.count;
+    cut.first[0] = begin.position;
+    if (begin.count < context) cut.first[1] = part.at(1, context).position;
+  }
+  return cut;
+}
+
+/// Dropout of y, which has all rows, but only the columns `part` of each of the `fused` matrices that make up a whole
+/// row of `width` numbers. Drops the same numbers as dropout of whole rows.
+template <class Env>
+void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
+                  std::int64_t fused, interval part, ops::dropout_site const& site) {
+  if (!site.active() || part.count == 0) return;
+  auto cut = dropout_rows(pass, y.extent(0), static_cast<std::int64_t>(site.samples.size()));
+  cut.width = width;
+  cut.fused = fused;
+  cut.column = part.first;
+  cut.columns = part.count;
+  ops::on<typename Env::space>::dropout_part(y, site, cut);
+}
+
+}  // namespace trireme::nn::detail
+
 // ---- trireme/nn/detail/own_rows.hpp (goes on)
 namespace trireme::nn::detail {
 
@@ -12464,18 +12916,10 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   site.first = here.first * columns;
   site.whole = rows * columns;
   if (part.own.size == 1) return kernels::dropout(y, site);
-  auto const samples = site.samples;
-  auto const context = rows / static_cast<std::int64_t>(samples.size());
-  site.whole = part.whole(context) * columns;
-  for (auto row = here.first; row < here.first + here.count;) {
-    auto const in_sample = row % context;
-    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
-    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    site.first = (at.position + in_sample - at.row) * columns;
-    kernels::dropout(y.rows(row - here.first, n), site);
-    row += n;
-  }
+  auto cut = dropout_rows(pass, rows, static_cast<std::int64_t>(site.samples.size()));
+  cut.row = here.first;
+  cut.width = cut.columns = columns;
+  kernels::dropout_part(y, site, cut);
 }
 
 }  // namespace trireme::nn::detail
@@ -13082,7 +13526,7 @@ struct inside<composite<Kind, B...>> {
   static constexpr bool fits() {
     static_assert(Kind::rule.exit != activation_layout::nothing ||
                       ((exit_of(check<B>::traits) == activation_layout::nothing) && ...),
-                  "trireme::nn::auxiliary_loss: the last of its layers is no loss; end with one of nn::loss");
+                  "trireme::nn::auxiliary_loss: the last of its layers is not a loss; end with one of nn::loss");
     return (check<B>::template fits<entry_of_branch(Kind::rule, Takes), exit_of_branch(Kind::rule, As)>() && ...);
   }
 };
@@ -13183,7 +13627,7 @@ class layer_node final : public library_node<Env, L> {
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
   // Not make_unique: a type of pointer for each type of node would take the compiler longer than the node.
-  out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
+  if constexpr (ops::expect_kernels<L, Env>()) out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
 }
 template <class Env, class Kind, class... B>
 void append_nodes(std::vector<node_pointer<Env>>& out, composite<Kind, B...> const& layer);
@@ -13428,7 +13872,7 @@ template <class L>
 concept reads_numbers = requires {
   requires L::reads_numbers;
 };
-/// Whether an expression begins with a source whose inputs are no numbers.
+/// Whether an expression begins with a source whose inputs are tokens rather than numbers.
 template <class List>
 inline constexpr bool begins_with_tokens = false;
 template <class First, class... L>
@@ -13828,7 +14272,36 @@ void emit_block(Emit& put, Block const& block, bool saves_its_input_only) {
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/elementwise.hpp
+// ---- trireme/ops/sets/values.hpp
+namespace trireme::ops {
+
+// Loops of a user's own functions, which the CPU runs: nn::elementwise, nn::loss::each, layers and optimizers of users.
+// Only touchable memory can have them. The library itself calls named kernels.
+//
+//   each(y, x..., f)            y[i] = f(x[i]...), computed in the accumulate type and rounded once
+//   with_values(f, views...)    f(span of the elements...)
+
+namespace detail {
+
+/// Stands for a user's function.
+struct any_function {
+  auto operator()(auto x) const { return x; }
+};
+template <class K, class V>
+concept runs_functions = requires(typename V::y y, any_function const& f) {
+  K::each(y, y, f);
+  K::with_values(f, y);
+};
+
+}  // namespace detail
+
+/// Whether a memory space runs functions of users on its elements.
+template <class Space, class Env>
+concept values_kernels = complete_kernels<Space> || detail::runs_functions<on<Space>, detail::set_views<Space, Env>>;
+
+}  // namespace trireme::ops
+
+// ---- trireme/nn/elementwise.hpp (goes on)
 namespace trireme::nn {
 
 /// An activation of your own: y = f(x), number by number, with the derivative df(x), or df(x, y) where that is
@@ -13842,6 +14315,7 @@ namespace trireme::nn {
 /// @see     nn::gelu and the others, which the product before them does on its way out
 template <class F, class Derivative>
 struct elementwise {
+  TRIREME_NEEDS_KERNELS("nn::elementwise", values);
   static constexpr nn::flow flow = nn::flow::any;
   F f;
   Derivative df;
@@ -13889,7 +14363,107 @@ class layer_node<Env, elementwise<F, Derivative>> final : public library_node<En
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/embedding.hpp
+// ---- trireme/ops/sets/dense.hpp
+namespace trireme::ops {
+
+// The set of dense layers: products, norms, embeddings, attention, activations, dropout and losses. All layers of nn
+// need it; with the set of heads it is what a GPT needs. M is the number of rows, B samples of T rows each, C channels.
+//
+//   products, with weights<T, Space> w: a matrix (K, N), or (N, K) for orientation::out_in, and copies of it
+//     linear(y, x, w, {bias, act, before, residual})    y (M, N) = residual + act(x (M, K) w + bias)
+//     linear_backward_input(dx, dy, w, {act, before, accumulate})   dx (M, K) (+)= (dy (M, N) w^T) * act'(before)
+//     linear_backward_weight(dw, db, x, dy, orientation)  dw += x^T dy; db (N) += the sum of dy's rows, unless empty
+//   norms of rows (M, C); mean, rstd (M); gain, bias (C)
+//     layer_norm(y, mean, rstd, x, gain, bias, epsilon)    y = (x - mean) rstd gain + bias
+//     layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, accumulate)   dx is written, or added to
+//     rms_norm(y, rstd, x, gain, epsilon)                  y = x rstd gain
+//     rms_norm_backward(dx, dgain, dy, x, rstd, gain, accumulate)
+//   embeddings, tokens (B, T)
+//     embed(y, tokens, table, positions, table_range)      y[b, t] = table[tokens[b, t]] + positions[t]; rows that are
+//                                                          not in the range count as 0
+//     embed_backward(dtable, dpositions, dy, tokens, table_range)   adds dy to both, in the order of rows
+//     embed_segments(y, tokens, separator, table)          y[b, t] += table[separators before t]
+//     embed_segments_backward(dtable, dy, tokens, separator)
+//   attention, qkv (B*T, 3C), y (B*T, C), lse (B, H, T), seen (B, T, 2) or empty
+//     attention(y, lse, qkv, shape, scratch, dropout, seen)   y = softmax(mask(q k^T / sqrt(D))) v
+//     attention_backward(dqkv, dy, y, lse, qkv, shape, scratch, dropout, seen)   dqkv is written
+//   elementwise
+//     activate(y, x, act); activate_backward(dx, dy, x, act)   dx = dy act'(x)
+//     elementwise_product(y, a, b)                         y = a b; y may be a or b
+//     dropout(y, site)                                     y = 0 or y / (1 - p), by the numbers of the site
+//     dropout_part(y, site, cut)                           that of a part of whole samples, as the cut says
+//     copy_columns(y, to, x, from, columns)                y[row, to + c] = x[row, from + c], converted
+//     copy_blocks(y, places, x, places, extents)           blocks of rows, from their places in x to those in y
+//   losses of rows; dy or logits become `weight` times the gradient
+//     cross_entropy(logits (n, V), targets (n), weight, gradient, terms) -> loss_sum
+//     squared_error(dy, y, targets, weight), binary_cross_entropy(dy, y, targets, weight) -> loss_sum
+//
+// Numerics sums in the accumulate type; a row's result does not depend on the other rows, and sums over rows have their
+//          order. Random numbers depend on the site alone.
+// Bytes    attention keeps no (T, T) matrix.
+
+namespace detail {
+
+template <class K, class V, class Space>
+concept multiplies = requires(typename V::y y, typename V::x x, typename V::gradient g,
+                              weights<typename V::compute, Space>& w) {
+  K::linear(y, x, w, linear_epilogue<typename V::compute, Space>{});
+  K::linear_backward_input(y, x, w, input_epilogue<typename V::compute, Space>{});
+  K::linear_backward_weight(g, g, y, x, orientation::in_out);
+};
+template <class K, class V, class Space>
+concept attends = requires(typename V::y y, typename V::x x, typename V::sums s, attention_shape const& shape,
+                           arena<Space>& scratch, dropout_site const& drop, typename V::tokens seen) {
+  K::attention(y, s, x, shape, scratch, drop, seen);
+  K::attention_backward(y, x, x, s, x, shape, scratch, drop, seen);
+};
+template <class K, class V>
+concept normalises = requires(typename V::y y, typename V::x x, typename V::gradient g, typename V::sums s) {
+  K::layer_norm(y, s, s, x, x, x, 1e-5);
+  K::layer_norm_backward(y, g, g, x, x, s, s, x, false);
+  K::rms_norm(y, s, x, x, 1e-5);
+  K::rms_norm_backward(y, g, x, x, s, x, false);
+};
+template <class K, class V>
+concept embeds = requires(typename V::y y, typename V::x x, typename V::gradient g, typename V::tokens tokens,
+                          table_range part) {
+  K::embed(y, tokens, x, x, part);
+  K::embed_backward(g, g, y, tokens, part);
+  K::embed_segments(y, tokens, std::int32_t{}, x);
+  K::embed_segments_backward(g, y, tokens, std::int32_t{});
+};
+template <class K, class V>
+concept activates = requires(typename V::y y, typename V::x x, dropout_site const& drop, dropout_cut const& cut,
+                             block_places const& at, block_extents const& extents) {
+  K::activate(y, x, activation::gelu);
+  K::activate_backward(y, x, x, activation::gelu);
+  K::elementwise_product(y, x, x);
+  K::dropout(y, drop);
+  K::dropout_part(y, drop, cut);
+  K::copy_blocks(y, at, x, at, extents);
+  K::copy_columns(y, std::int64_t{}, x, std::int64_t{}, std::int64_t{});
+};
+template <class K, class V, class Space>
+concept scores = requires(typename V::y y, typename V::x x, typename V::tokens targets,
+                          tensor_view<float const, Space> numbers, cross_entropy_terms const& terms) {
+  { K::cross_entropy(y, targets, 1.0, true, terms) } -> std::same_as<loss_sum>;
+  { K::squared_error(y, x, numbers, 1.0) } -> std::same_as<loss_sum>;
+  { K::binary_cross_entropy(y, x, numbers, 1.0) } -> std::same_as<loss_sum>;
+};
+template <class K, class V, class Space>
+concept computes_layers = multiplies<K, V, Space> && attends<K, V, Space> && normalises<K, V> && embeds<K, V> &&
+    activates<K, V> && scores<K, V, Space>;
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels of dense layers, besides those of an exchange.
+template <class Space, class Env>
+concept dense_kernels = complete_kernels<Space> ||
+    (exchange_kernels<Space, Env>&& detail::computes_layers<on<Space>, detail::set_views<Space, Env>, Space>);
+
+}  // namespace trireme::ops
+
+// ---- trireme/nn/embedding.hpp (goes on)
 namespace trireme::nn {
 
 /// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0, and
@@ -13903,6 +14477,7 @@ namespace trireme::nn {
 /// Errors   config_error for no words or outputs, for more ranks than words, for samples of more positions than
 ///          `positions`, unless 0, and for segments where a context group cuts samples.
 struct embedding {
+  TRIREME_NEEDS_KERNELS("nn::embedding", dense);
   static constexpr layer_traits traits{.does = flow::source, .terms = true};
   std::int64_t words = 0;
   std::int64_t outputs = 0;
@@ -13921,6 +14496,7 @@ struct embedding {
 /// Shapes   inputs (B, ...) float from the batch, y (B, outputs).
 /// Errors   config_error for samples of another size.
 struct features {
+  TRIREME_NEEDS_KERNELS("nn::features", dense);
   static constexpr layer_traits traits{.does = flow::source};
   static constexpr bool reads_numbers = true;  // which have gradients
   std::int64_t outputs = 0;
@@ -13971,7 +14547,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
                what_.positions > 0
                    ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
                           " do not fit the ", how_many(what_.positions, "position"), " of ", this->name())
-                   : text(" are no samples of positions")));
+                   : text(" are not samples of positions: give (samples, positions)")));
     }
     if (pass.goes_on() && what_.segments > 0) {
       throw config_error(text("trireme::nn::embedding: segments of ", this->name(),
@@ -14127,6 +14703,56 @@ expert_group<Env>& expert_group<Env>::one() {
 
 }  // namespace trireme
 
+// ---- trireme/ops/sets/experts.hpp
+namespace trireme::ops {
+
+// The set of experts: rows choose experts and are sorted by them (nn::experts). M rows, E experts, K choices of a row.
+//
+//   route(probabilities, chosen, weights, logits)        the K most probable experts of each row; of equal ones those
+//                                                        with lower numbers. Weights: probabilities over their sum
+//   route_backward(dlogits, dweights, probabilities, chosen, weights, slopes)
+//   score(scores, chosen, weights, logits, bias, choice)  the same by independent scores (sigmoids), in groups
+//   score_backward(dlogits, dweights, scores, chosen, weights, choice)
+//   add_excess(gradient, chosen)                         gradient (E) += rows of each expert less their mean
+//   imbalance(slopes, probabilities, chosen, rows, weight) -> double   the balance loss; slopes get its gradient
+//   sort_by_expert(positions, counts, chosen)            positions (M, K) of each choice among rows sorted by expert,
+//                                                        stably; counts (E), in memory of this process
+//   dispatch(to, from, positions)                        to[positions[m, k]] = from[m]
+//   combine(to, from, positions, weights)                to[m] = the sum over k of weights[m, k] from[positions[m, k]]
+//   copy_runs(to, from, runs)                            to[run.to + i] = from[run.from + i] for i < run.count
+//   combine_backward(dfrom, dweights, dto, from, positions, weights)
+//
+// Shapes   logits, probabilities, scores (M, E); chosen, weights, positions (M, K); rows (M, C), sorted rows (M K, C).
+// Numerics in the accumulate type; sums over a row's experts in the order of its choices.
+
+namespace detail {
+
+template <class K, class V>
+concept routes = requires(typename V::y y, typename V::x x, typename V::sums s, typename V::numbers chosen,
+                          typename V::tokens positions, typename V::gradient g, scored_choice const& choice,
+                          std::span<std::int64_t> counts, std::span<element_run const> runs) {
+  K::copy_runs(y, x, runs);
+  K::route(s, chosen, s, y);
+  K::route_backward(y, s, s, chosen, s, s);
+  K::score(s, chosen, s, y, x, choice);
+  K::score_backward(y, s, s, chosen, s, choice);
+  K::add_excess(g, positions);
+  { K::imbalance(s, s, positions, std::int64_t{}, 1.0) } -> std::convertible_to<double>;
+  K::sort_by_expert(chosen, counts, positions);
+  K::dispatch(y, x, positions);
+  K::combine(y, x, positions, s);
+  K::combine_backward(y, s, x, x, positions, s);
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels of nn::experts: those of routing, and of dense layers.
+template <class Space, class Env>
+concept experts_kernels = complete_kernels<Space> ||
+    (dense_kernels<Space, Env>&& detail::routes<on<Space>, detail::set_views<Space, Env>>);
+
+}  // namespace trireme::ops
+
 // ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
 
@@ -14160,6 +14786,7 @@ namespace trireme::nn {
 ///          groups of experts do not fit, or there is a balance loss beside `scored`; in the first pass, if there is a
 ///          balance loss and ranks share the positions of samples.
 struct experts {
+  TRIREME_NEEDS_KERNELS("nn::experts", experts);
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t hidden = 0;
   std::int64_t count = 1;
@@ -14415,22 +15042,21 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     }
   }
   // What has come lies rank by rank, and within a rank expert by expert; experts want theirs together.
-  void sort(saved const& kept, view by_expert, view by_rank, bool back) const {
+  void sort(saved const& kept, view by_expert, view by_rank, bool back) {
+    runs_.clear();
+    runs_.reserve(static_cast<std::size_t>(here_.count * own_.size));
     std::int64_t to = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t before = 0;  // rows of the ranks before
       for (int rank = 0; rank < own_.size; ++rank) {
         auto const n = rows_of(kept, rank, here_.first + e);
         auto const from = before + rows_of(kept, rank, {here_.first, e});
-        if (n > 0) {
-          auto const a = by_expert.rows(to, n);
-          auto const b = by_rank.rows(from, n);
-          kernels::copy(back ? b : a, back ? a : b);
-        }
+        if (n > 0) runs_.push_back({(back ? from : to) * channels_, (back ? to : from) * channels_, n * channels_});
         before += rows_of(kept, rank, here_);
         to += n;
       }
     }
+    kernels::copy_runs(back ? by_rank : by_expert, back ? by_expert : by_rank, runs_);
   }
   // dispatch sends this rank's rows, sorted by expert, to the ranks of the experts; combine sends rows back.
   void dispatch(pass<Env>& pass, saved const& kept, view gathered, view own) {
@@ -14542,7 +15168,8 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   }
 
   group_rank own_;
-  interval here_;  // experts that lie here
+  std::vector<ops::element_run> runs_;  // of sort()
+  interval here_;                       // experts that lie here
   std::int64_t channels_ = 0;
   parameter<Env> router_{}, favour_{};  // and what is added to scores
   parameter<Env> gate_{}, up_{}, up_bias_{}, down_{}, down_bias_{};
@@ -14785,6 +15412,31 @@ struct cached_attention_on<host> {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/sets/cache.hpp
+namespace trireme::ops {
+
+// The set of the key-value cache, in a struct cached_attention_on<Space> of its own: attention of one position of each
+// sample over keys and values that were kept (trainer.generate). Documented in ops/cached_attention.hpp. Without it a
+// model trains and predicts whole samples, and generating is a config_error.
+//
+//   attend_cached(y, qkv, kept, shape, row, count, scratch)
+
+namespace detail {
+
+template <class K, class V, class Space>
+concept attends_cached = requires(typename V::y y, typename V::x x, attention_shape const& shape,
+                                  arena<Space>& scratch) {
+  K::attend_cached(y, x, x, shape, std::int64_t{}, std::int64_t{}, scratch);
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels of the key-value cache.
+template <class Space, class Env>
+concept cache_kernels = detail::attends_cached<cached_attention_on<Space>, detail::set_views<Space, Env>, Space>;
+
+}  // namespace trireme::ops
+
 // ---- trireme/nn/detail/attention_cache.hpp (goes on)
 namespace trireme::nn::detail {
 
@@ -14814,13 +15466,17 @@ class attention_cache {
     make_room(pass.known, shape);
     if (pass.known == 0) {
       attend_whole();
-      for (auto row = std::max<std::int64_t>(0, shape.context - places_); row < shape.context; ++row)
-        keep(qkv, shape, row, row);
+      // The places of a window begin again behind the last one.
+      for (auto row = std::max<std::int64_t>(0, shape.context - places_); row < shape.context;) {
+        auto const n = std::min(shape.context - row, places_ - row % places_);
+        keep(qkv, shape, row, n, row);
+        row += n;
+      }
       return;
     }
     for (std::int64_t row = 0; row < shape.context; ++row) {
       auto const position = pass.known + row;
-      keep(qkv, shape, row, position);
+      keep(qkv, shape, row, 1, position);
       attend_one(pass, y, qkv, shape, row, std::min(position + 1, places_));
     }
   }
@@ -14834,23 +15490,24 @@ class attention_cache {
     if (fits) return;
     auto const positions = window > 0 ? window : std::max(few, 2 * all);
     tensor<value, space> more({shape.batch * positions, 2 * shape.channels});
-    for (std::int64_t sample = 0; sample < shape.batch && known > 0; ++sample) {
-      auto const count = std::min(known, std::min(positions, places_));
-      kernels::copy(more.view().rows(sample * positions, count), kept_.view().rows(sample * places_, count));
+    auto const width = 2 * shape.channels;
+    if (known > 0) {
+      kernels::copy_blocks(more.view(), {0, positions * width, width}, kept_.view(), {0, places_ * width, width},
+                           {shape.batch, std::min(known, std::min(positions, places_)), width});
     }
     kept_ = std::move(more);
     places_ = positions;
   }
-  void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t position) {
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      kernels::copy_columns(kept_.view().rows(sample * places_ + position % places_, 1), 0,
-                            qkv.rows(sample * shape.context + row, 1), shape.channels, 2 * shape.channels);
-    }
+  // The keys and values of n rows from `row` on, for positions from `position` on, which lie one after the other.
+  void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t n, std::int64_t position) {
+    auto const width = 2 * shape.channels, whole = 3 * shape.channels;
+    kernels::copy_blocks(kept_.view(), {position % places_ * width, places_ * width, width}, qkv,
+                         {row * whole + shape.channels, shape.context * whole, whole}, {shape.batch, n, width});
   }
   void attend_one(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t row,
                   std::int64_t count) {
     using attention = ops::cached_attention_on<space>;
-    if constexpr (requires { attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch); }) {
+    if constexpr (ops::cache_kernels<space, Env>) {
       attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch);
     } else {
       throw config_error(
@@ -14914,35 +15571,46 @@ void attend_all_backward(pass<Env>& pass, view_of<Env> dqkv, view_of<Env> dy, vi
 
 }  // namespace trireme::nn::detail
 
-// ---- trireme/nn/detail/drop_columns.hpp
-namespace trireme::nn::detail {
+// ---- trireme/ops/sets/heads.hpp
+namespace trireme::ops {
 
-/// Dropout of y, which has all rows, but only the columns `part` of each of the `fused` matrices that make up a whole
-/// row of `width` numbers. Drops the same numbers as dropout of whole rows.
-template <class Env>
-void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
-                  std::int64_t fused, interval part, ops::dropout_site site) {
-  if (!site.active() || part.count == 0) return;
-  auto const& positions = context_group<Env>::of(pass).part();
-  auto const samples = site.samples;
-  auto const context = y.extent(0) / static_cast<std::int64_t>(samples.size());
-  site.whole = positions.whole(context) * width;
-  for (std::int64_t row = 0; row < y.extent(0); ++row) {
-    auto const in_sample = row % context;
-    auto position = in_sample;
-    if (positions.own.size > 1) {
-      auto const at = positions.at(in_sample < positions.at(0, context).count ? 0 : 1, context);
-      position = at.position + in_sample - at.row;
-    }
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    for (std::int64_t each = 0; each < fused; ++each) {
-      site.first = position * width + each * (width / fused) + part.first;
-      ops::on<typename Env::space>::dropout(y.flat((row * fused + each) * part.count, part.count), site);
-    }
-  }
-}
+// The set of heads: queries, keys and values as products give them, and as attention takes them (nn::attend). With H
+// queries and K keys of D numbers a row has (H + 2 K) D numbers, in the order of head_layout.
+//
+//   rotations(table, first, base, scaling)       table (T, D): cosines, then sines, of the positions from `first` on
+//   arrange_heads(qkv, x, table, layout)         qkv (B*T, 3 H D): a key and a value for each query, rotated by the
+//                                                table; an empty table: no rotation
+//   arrange_heads_backward(dx, dqkv, table, layout)
+//   normalise_heads(y, rstd, x, query_gain, key_gain, layout, epsilon)   an RMS norm of each query and key; rstd
+//                                                (B*T, H + K), gains (D)
+//   normalise_heads_backward(dx, dquery_gain, dkey_gain, dy, x, rstd, query_gain, key_gain, layout)
+//   visible_keys(seen, tokens, mask)             seen (B, T, 2): the first key that a row may attend to, and one past
+//                                                the last; none of the padding, and none of another document
+//
+// Numerics in the accumulate type, rounded once; angles in double.
 
-}  // namespace trireme::nn::detail
+namespace detail {
+
+template <class K, class V>
+concept arranges = requires(typename V::y y, typename V::x x, typename V::gradient g, typename V::sums s,
+                            typename V::numbers seen, typename V::tokens tokens, head_layout const& layout,
+                            rotary_scaling const& scaling, token_mask const& mask) {
+  K::rotations(s, std::int64_t{}, 1e4, scaling);
+  K::arrange_heads(y, x, s, layout);
+  K::arrange_heads_backward(y, x, s, layout);
+  K::normalise_heads(y, s, x, x, x, layout, 1e-5);
+  K::normalise_heads_backward(y, g, g, x, x, s, x, x, layout);
+  K::visible_keys(seen, tokens, mask);
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels of nn::attend: those of heads, and of dense layers.
+template <class Space, class Env>
+concept heads_kernels = complete_kernels<Space> ||
+    (dense_kernels<Space, Env>&& detail::arranges<on<Space>, detail::set_views<Space, Env>>);
+
+}  // namespace trireme::ops
 
 // ---- trireme/nn/layers.hpp (goes on)
 namespace trireme::nn {
@@ -14953,6 +15621,7 @@ namespace trireme::nn {
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Bytes    saves x, and a copy of x w + b where an activation follows.
 struct linear {
+  TRIREME_NEEDS_KERNELS("nn::linear", dense);
   static constexpr layer_traits traits{.does = flow::product, .takes_activation = true};
   std::int64_t inputs = 0;  ///< 0: the width of the layer before it
   std::int64_t outputs = 0;
@@ -14965,6 +15634,7 @@ struct linear {
 /// An activation. The product right before it computes it (it is fused), unless that product is cut by rows: the terms
 /// of its result have to be summed first.
 struct activation {
+  TRIREME_NEEDS_KERNELS("nn::activation", dense);
   static constexpr layer_traits traits{.does = flow::any, .activation = true};
   ops::activation kind = ops::activation::none;
   friend bool operator==(activation const&, activation const&) = default;
@@ -14981,6 +15651,7 @@ struct activation {
 /// Bytes    keeps x, and the mean and 1 / standard deviation of each row.
 /// Method   [Ba, Kiros, Hinton, "Layer normalization", 2016].
 struct layer_norm {
+  TRIREME_NEEDS_KERNELS("nn::layer_norm", dense);
   static constexpr nn::flow flow = nn::flow::rows;
   double epsilon = 1e-5;
   friend bool operator==(layer_norm const&, layer_norm const&) = default;
@@ -14993,6 +15664,7 @@ struct layer_norm {
 /// Numerics computed in the accumulate type and rounded once.
 /// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
 struct rms_norm {
+  TRIREME_NEEDS_KERNELS("nn::rms_norm", dense);
   static constexpr nn::flow flow = nn::flow::rows;
   double epsilon = 1e-5;
   friend bool operator==(rms_norm const&, rms_norm const&) = default;
@@ -15001,6 +15673,7 @@ struct rms_norm {
 /// In training each number becomes 0 with this probability, and is divided by 1 - probability otherwise. Which numbers
 /// are dropped depends on sample and position alone, not on how ranks share the work.
 struct dropout {
+  TRIREME_NEEDS_KERNELS("nn::dropout", dense);
   static constexpr nn::flow flow = nn::flow::any;
   double probability = 0;
   friend bool operator==(dropout const&, dropout const&) = default;
@@ -15027,12 +15700,13 @@ struct dropout {
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
 /// Serving  see staged_engine::predict_more: keys and values of the positions before are kept, with `window` only of
-///          those that are still seen. Not for attention that is not causal, nor for masks by tokens.
-/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
-///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
-///          samples or inputs are no tokens, and padding between words.
+///          those that are still seen. Needs causal attention without masks by tokens.
+/// Errors   config_error for heads that are not a multiple of key_heads, a negative `rotary`, `window` or `norm`, a
+///          scaling whose divisor is not positive, columns that do not divide evenly into these heads (with `rotary`:
+///          into heads of even width), a tensor group of more ranks than key heads, masks by tokens where a context
+///          group cuts samples or inputs are not tokens, and padding between words.
 struct attend {
+  TRIREME_NEEDS_KERNELS("nn::attend", heads);
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
   double dropout = 0;             ///< of the attention weights
@@ -15484,7 +16158,41 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/losses.hpp
+// ---- trireme/ops/sets/parts.hpp
+namespace trireme::ops {
+
+// The set of parts: a cross entropy whose classes are distributed over the ranks of a tensor group, in three calls with
+// a collective after each of the first two (parallel::tensor).
+//
+//   row_peaks(logits, peaks)
+//       peaks[i] = the largest logit of row i here; the group's maximum follows
+//   row_masses(logits, targets, part, peaks, masses, chosen, terms)
+//       masses[i] = the sum of exp(logit - peaks[i]) here; chosen[i] = the target's logit if it is here, else 0, with
+//       smoothing plus the smoothed part of the logits here; the group's sums follow
+//   cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, gradient, terms) -> loss_sum
+//
+// Shapes   logits (n, classes here), targets, peaks, masses, chosen (n). All three calls get the same terms.
+
+namespace detail {
+
+template <class K, class V>
+concept takes_parts = requires(typename V::y y, typename V::sums s, typename V::tokens targets, table_range part,
+                               cross_entropy_terms const& terms) {
+  K::row_peaks(y, s);
+  K::row_masses(y, targets, part, s, s, s, terms);
+  { K::cross_entropy_part(y, targets, part, s, s, s, 1.0, true, terms) } -> std::same_as<loss_sum>;
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels that layers need in a tensor group, besides those of dense layers.
+template <class Space, class Env>
+concept parts_kernels = complete_kernels<Space> ||
+    (dense_kernels<Space, Env>&& detail::takes_parts<on<Space>, detail::set_views<Space, Env>>);
+
+}  // namespace trireme::ops
+
+// ---- trireme/nn/losses.hpp (goes on)
 namespace trireme::nn {
 
 /// Losses: the last layer of a model's last unit. The loss of a step is the mean over all rows that are counted, those
@@ -15509,6 +16217,7 @@ namespace loss {
 ///
 /// Errors   config_error for a smoothing outside of [0, 1], and for a negative z.
 struct cross_entropy {
+  TRIREME_NEEDS_KERNELS("nn::loss::cross_entropy", dense);
   static constexpr nn::flow flow = nn::flow::loss;
   std::int32_t ignored = -1;
   double smoothing = 0;
@@ -15521,6 +16230,7 @@ struct cross_entropy {
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
+  TRIREME_NEEDS_KERNELS("nn::loss::squared_error", dense);
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
@@ -15533,21 +16243,12 @@ struct squared_error {
 /// Numerics by log1p(exp(-|x|)) in double, so no logit is too large.
 /// Errors   config_error for a target outside of [0, 1], NaN among them.
 struct binary_cross_entropy {
+  TRIREME_NEEDS_KERNELS("nn::loss::binary_cross_entropy", dense);
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(binary_cross_entropy const&, binary_cross_entropy const&) = default;
 
-  [[nodiscard]] static double value(double x, double target) {
-    if (!(target >= 0 && target <= 1)) {
-      throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
-                              " is no probability; targets lie in [0, 1]"));
-    }
-    return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
-  }
-  [[nodiscard]] static double slope(double x, double target) noexcept {
-    double const small = std::exp(-std::abs(x));
-    double const less = small / (1 + small);  // the less likely answer's probability
-    return x < 0 ? less - target : (1 - target) - less;
-  }
+  [[nodiscard]] static double value(double x, double target) { return ops::logistic_loss(x, target); }
+  [[nodiscard]] static double slope(double x, double target) noexcept { return ops::logistic_slope(x, target); }
 };
 
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
@@ -15558,6 +16259,7 @@ struct binary_cross_entropy {
 ///                         [](double x, double t) { return std::sinh(x - t); }, "cosh"}
 template <class Value, class Slope>
 struct each {
+  TRIREME_NEEDS_KERNELS("nn::loss::each", values);
   static constexpr nn::flow flow = nn::flow::loss;
   Value value;
   Slope slope;
@@ -15609,6 +16311,7 @@ template <class Value, class Slope>
 /// Errors   config_error for no words, and for a tensor group with another loss than cross_entropy, or of more ranks
 ///          than words.
 struct unembedding {
+  TRIREME_NEEDS_KERNELS("nn::unembedding", dense);
   static constexpr nn::flow flow = nn::flow::words;
   std::int64_t words = 0;
   std::string tied{};  ///< the full name of an embedding's table to use; empty: a table of its own
@@ -15682,8 +16385,8 @@ class loss_node : public node<Env> {
       ops::on<space>::copy(last, all);
       return last;
     }
-    auto const which = takes_first() ? 0 : each - 1;
-    for (std::int64_t b = 0; b < count; ++b) ops::on<space>::copy(last.rows(b, 1), all.rows(b * each + which, 1));
+    auto const which = takes_first() ? 0 : each - 1, width = all.extent(1);
+    ops::on<space>::copy_columns(last, 0, all.reshaped({count, each * width}), which * width, width);
     return last;
   }
 
@@ -15721,6 +16424,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
 
  public:
   using typename node<Env>::view;
+  using typename node<Env>::space;
   using numbers = tensor_view<std::int32_t const, typename Env::space>;
 
   explicit layer_node(loss::cross_entropy const& what)
@@ -15750,14 +16454,20 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
     auto const n = logits.extent(0);
     if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
     // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
-    auto const each = positions_of(pass);
+    auto const each = positions_of(pass), words = logits.extent(1);
+    auto const sample = (first + each - 1) / each;  // the first one whose first row lies here
+    auto const count = (first + n + each - 1) / each - sample;
+    auto const mark = pass.scratch.mark();
+    auto const rows = pass.scratch.template take<typename Env::compute>({count, words});
+    ops::block_places const packed{0, words, words}, spread{(sample * each - first) * words, each * words, words};
+    kernels::copy_blocks(rows, packed, logits, spread, {count, 1, words});
+    auto const sum =
+        count == 0 ? loss_sum{} : of_rows(pass, rows, sample, count, weight * static_cast<double>(each), part);
     if (pass.backward_follows()) {
-      for (std::int64_t row = 0; row < n; ++row)
-        if ((first + row) % each != 0) kernels::fill(logits.rows(row, 1), 0.0);
+      kernels::fill(logits, 0.0);
+      kernels::copy_blocks(logits, spread, rows, packed, {count, 1, words});
     }
-    loss_sum sum;
-    for (auto sample = (first + each - 1) / each; sample * each < first + n; ++sample)
-      sum += of_rows(pass, logits.rows(sample * each - first, 1), sample, 1, weight * static_cast<double>(each), part);
+    pass.scratch.rewind(mark);
     return sum;
   }
 
@@ -15765,7 +16475,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   /// How many rows with these targets are counted, and how many are left out.
   template <class Space>
   [[nodiscard]] loss_sum counted_of(tensor_view<std::int32_t const, Space> targets) const {
-    if constexpr (std::is_same_v<typename Env::space, phantom>) {
+    if constexpr (without_elements<typename Env::space>) {
       return {0, targets.size(), 0};  // there are no numbers
     } else if constexpr (std::is_same_v<Space, host>) {
       loss_sum rows;
@@ -15788,6 +16498,15 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
     auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0)
       return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
+    if constexpr (ops::parts_kernels<space, Env>)
+      return of_parts(pass, logits, targets, weight, part);
+    else
+      throw config_error(
+          "trireme::nn::loss::cross_entropy: this memory space has no kernels for words on several ranks "
+          "(ops::parts_kernels)");
+  }
+  loss_sum of_parts(pass<Env>& pass, view logits, numbers targets, double weight, ops::table_range part) {
+    auto const n = targets.size();
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -15838,7 +16557,9 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
  private:
   template <class Targets>
   loss_sum of(view y, Targets targets, view dy, double weight) {
-    if constexpr (requires { what_.value(0.0, 0.0); }) {
+    if constexpr (std::is_same_v<Loss, loss::binary_cross_entropy>) {
+      return kernels::binary_cross_entropy(dy, y, targets, weight);
+    } else if constexpr (requires { what_.value(0.0, 0.0); }) {
       auto const outputs = y.extent(1);
       loss_sum sum{0, y.extent(0)};
       kernels::with_values(
@@ -15923,10 +16644,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
   }
   // How many words lie here.
   [[nodiscard]] std::int64_t words_here() const { return table_.info.extents[0]; }
-  // About 4 MiB of float numbers, but enough rows to keep the products busy.
-  [[nodiscard]] std::int64_t chunk() const {
-    return std::clamp<std::int64_t>((std::int64_t{1} << 20) / what_.words / 64 * 64, 256, 4096);
-  }
+  [[nodiscard]] std::int64_t chunk() const { return ops::rows_of_logits<space>(what_.words); }
   // The logits after each sample's last row, of all words, on every rank: (B, words).
   view last_logits(pass<Env>& pass, view x) {
     auto const last = loss_->output_rows(pass, x);
@@ -15936,9 +16654,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     if (pass.group.size() == 1) return here;
     auto const sums = pass.activations.template take<typename Env::accumulate>({batch, what_.words});
     kernels::fill(sums, 0.0);
-    for (std::int64_t b = 0; b < batch; ++b) {
-      kernels::copy(sums.flat(b * what_.words + part_.first, words_here()), here.flat(b * words_here(), words_here()));
-    }
+    kernels::copy_columns(sums, part_.first, here, 0, words_here());
     pass.group.sum(sums);
     auto const logits = pass.take({batch, what_.words});
     kernels::copy(logits, sums);
@@ -19918,10 +20634,10 @@ inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* pos
   for (std::int64_t row = 0; row < rows; ++row, y += channels) {
     auto const number = tokens[row] - first;
     T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
-    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    T const* const position = positions == nullptr ? nullptr : positions + row % context * channels;
     TRIREME_FOR_LANES(F, channels, i, count, {
       F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
-      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+      (position == nullptr ? x : x + F::load(position + i, count)).store(y + i, count);
     })
   }
 }
@@ -19944,10 +20660,10 @@ inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* pos
   for (std::int64_t row = 0; row < rows; ++row, y += channels) {
     auto const number = tokens[row] - first;
     T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
-    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    T const* const position = positions == nullptr ? nullptr : positions + row % context * channels;
     TRIREME_FOR_LANES(F, channels, i, count, {
       F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
-      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+      (position == nullptr ? x : x + F::load(position + i, count)).store(y + i, count);
     })
   }
 }
@@ -19971,10 +20687,10 @@ inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* pos
   for (std::int64_t row = 0; row < rows; ++row, y += channels) {
     auto const number = tokens[row] - first;
     T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
-    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    T const* const position = positions == nullptr ? nullptr : positions + row % context * channels;
     TRIREME_FOR_LANES(F, channels, i, count, {
       F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
-      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+      (position == nullptr ? x : x + F::load(position + i, count)).store(y + i, count);
     })
   }
 }
@@ -21085,6 +21801,26 @@ struct host_losses {
     return loss;
   }
 
+  /// The sum over rows of the mean over columns of -t log(sigmoid(y)) - (1 - t) log(1 - sigmoid(y)); dy = weight *
+  /// d(sum)/dy, unless dy is empty.
+  /// Shapes   y, dy, targets (n, C), float or double targets in [0, 1]. dy may be y.
+  /// Numerics in double, by log1p(exp(-|y|)), summed in the order of the elements.
+  /// Errors   config_error for a target outside of [0, 1], NaN among them.
+  template <class T, class Target>
+  static loss_sum binary_cross_entropy(view<T> dy, detail::input<T> y, view<Target> targets, double weight) {
+    detail::same_size("binary_cross_entropy", y.size(), targets.size());
+    if (!dy.empty()) detail::same_size("binary_cross_entropy", dy.size(), y.size());
+    loss_sum loss{0, y.extent(0)};
+    auto const columns = static_cast<double>(y.extent(1));
+    double const each = weight / columns;
+    for (std::int64_t i = 0; i < y.size(); ++i) {
+      auto const at = static_cast<double>(raw(y)[i]), target = static_cast<double>(raw(targets)[i]);
+      loss.sum += logistic_loss(at, target) / columns;
+      if (!dy.empty()) raw(dy)[i] = static_cast<T>(static_cast<accumulate_t<T>>(each * logistic_slope(at, target)));
+    }
+    return loss;
+  }
+
   /// The sum over rows of the mean over columns of (y - target)^2; dy = weight * d(sum)/dy, unless dy is empty.
   /// Shapes   y, dy, targets (n, C) or (n). dy may be y.
   template <class T>
@@ -21581,8 +22317,8 @@ struct host_low_rank {
       for (int twice = 0; twice < 2; ++twice) {
         for (std::int64_t before = 0; before < c; ++before) {
           auto const other = [&](std::int64_t i) { return static_cast<double>(all[i * r + before]); };
-          double const part = inner(own, other);
-          for (std::int64_t i = 0; i < n; ++i) own(i) -= part * other(i);
+          double const projection = inner(own, other);
+          for (std::int64_t i = 0; i < n; ++i) own(i) -= projection * other(i);
         }
       }
       return inner(own, own);
@@ -22011,8 +22747,8 @@ inline void product_tile(tile_job const& job) {
   char const* ahead1 = job.ahead[1];
   int ahead_rows = Rows;
   for (std::int64_t left = job.steps; left > 0;) {
-    std::int64_t const part = left < 8 ? left : 8;
-    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 16) {
+    std::int64_t const steps = left < 8 ? left : 8;
+    for (std::int64_t step = 0; step < steps; ++step, a += a_step, b += 16) {
       __m256 const b0 = _mm256_load_ps(b);
       __m256 const b1 = _mm256_load_ps(b + 8);
       TRIREME_UNROLL
@@ -22022,7 +22758,7 @@ inline void product_tile(tile_job const& job) {
         sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
       }
     }
-    left -= part;
+    left -= steps;
     if (ahead_rows-- > 0) {
       _mm_prefetch(ahead0, _MM_HINT_T0);
       _mm_prefetch(ahead1, _MM_HINT_T0);
@@ -22072,13 +22808,13 @@ TRIREME_TARGET_END
   char const* ahead1 = job.ahead[1];                                                        \
   int ahead_rows = Rows;                                                                    \
   for (std::int64_t left = job.steps; left > 0; left -= 8) {                                \
-    std::int64_t const part = left < 8 ? left : 8;                                          \
+    std::int64_t const steps = left < 8 ? left : 8;                                         \
     if (a_row == 4) { /* packed: a is in L2, b is short enough for L1 */                    \
-      for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) {             \
+      for (std::int64_t step = 0; step < steps; ++step, a += a_step, b += 128) {            \
         _mm_prefetch(a + 16 * a_step, _MM_HINT_T0);                                         \
         TRIREME_PRODUCT_STEP_512(Rows, multiply_add, a, 4, b)                               \
       }                                                                                     \
-    } else if (part == 8) {                                                                 \
+    } else if (steps == 8) {                                                                \
       for (int half = 0; half < 2; ++half, a += 16, b += 512) {                             \
         TRIREME_UNROLL                                                                      \
         for (int step = 0; step < 4; ++step) {                                              \
@@ -22088,7 +22824,7 @@ TRIREME_TARGET_END
         }                                                                                   \
       }                                                                                     \
     } else {                                                                                \
-      for (std::int64_t step = 0; step < part; ++step, a += 4, b += 128) {                  \
+      for (std::int64_t step = 0; step < steps; ++step, a += 4, b += 128) {                 \
         TRIREME_PRODUCT_STEP_512(Rows, multiply_add, a, a_row, b)                           \
       }                                                                                     \
     }                                                                                       \
@@ -22360,17 +23096,17 @@ void pack_right(product_kernels const& kernels, Word* to, T const* w, bool trans
   }
   // Strips of at most 128 columns and 64 rows: whole rows would step through all panels, which share a cache set.
   std::int64_t const strip = 128 / width * width;
-  std::int64_t const part = 64;
+  std::int64_t const strip_rows = 64;
   for (std::int64_t first = 0; first < n; first += strip) {
     auto const end = std::min(n, first + strip);
-    for (std::int64_t row = 0; row < k; row += transposed ? k : part) {
+    for (std::int64_t row = 0; row < k; row += transposed ? k : strip_rows) {
       for (std::int64_t j = first; j < end; j += width) {
         Word* const target = to + j / width * panel + row / elements_of<Word> * width;
         int const columns = static_cast<int>(std::min<std::int64_t>(width, n - j));
         if (transposed) {
           pack_along(target, w + j * k, k, k, width, columns);
         } else {
-          pack_across(target, w + row * n + j, n, std::min(part, k - row), width, columns);
+          pack_across(target, w + row * n + j, n, std::min(strip_rows, k - row), width, columns);
         }
       }
     }
@@ -22419,23 +23155,24 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   bool const convert = sizeof(T) * per_word != sizeof(Word);
   // If a row's length is a multiple of the page size, all rows of a tile share one set of the L1 cache.
   bool const copy_all = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0;
-  // A copy is used for one block of columns, so with copies the parts are short to make that block wide.
-  auto const parts = divide_up(steps, copy_all ? 512 : 1152);
+  // A copy is used for one block of columns, so with copies the blocks of steps are short to make it wide.
+  auto const step_blocks = divide_up(steps, copy_all ? 512 : 1152);
   std::int64_t const whole = std::max(8, kernels.depth);
-  auto const part = divide_up(divide_up(steps, parts), whole) * whole;
-  auto const block = std::max<std::int64_t>(1, cache_bytes() / (part * width * 4)) * width;
+  auto const steps_at_once = divide_up(divide_up(steps, step_blocks), whole) * whole;
+  auto const block = std::max<std::int64_t>(1, cache_bytes() / (steps_at_once * width * 4)) * width;
   auto const partial_ld = block;
-  auto const rows_at_once = parts == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
-  float* const partial = parts == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
-  auto const left_ld = part + 16;
+  auto const rows_at_once = step_blocks == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
+  float* const partial =
+      step_blocks == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
+  auto const left_ld = steps_at_once + 16;
   Word* const left = left_buffer.take<Word>(left_ld * kernels.rows);
 
   for (std::int64_t column = 0; column < n; column += block) {
     auto const column_end = std::min(n, column + block);
     for (std::int64_t top = 0; top < m; top += rows_at_once) {
       auto const bottom = std::min(m, top + rows_at_once);
-      for (std::int64_t step = 0; step < steps; step += part) {
-        auto const count = std::min(part, steps - step);
+      for (std::int64_t step = 0; step < steps; step += steps_at_once) {
+        auto const count = std::min(steps_at_once, steps - step);
         bool const last = step + count == steps;
         bool const copy = copy_all || (last && k % (per_word * kernels.depth) != 0);
         for (std::int64_t row = top; row < bottom;) {
@@ -22460,7 +23197,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
           for (std::int64_t j = column; j < column_end; j += width) {
             job.b = reinterpret_cast<char const*>(packed + j * steps + step * width);
             bool direct = false;
-            if (parts > 1) {
+            if (step_blocks > 1) {
               job.c = partial + (row - top) * partial_ld + (j - column);
               job.c_row = partial_ld;
             } else {
@@ -22509,20 +23246,20 @@ void own_multiply_transposed(product_kernels const& kernels, float* c, T const* 
 
   int const width = kernels.columns;
   auto const all_steps = divide_up(m, per_word);
-  auto const parts = divide_up(all_steps, 256);
-  auto const part = divide_up(divide_up(all_steps, parts), 8) * 8;
-  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes() / (part * kernels.panel * 4));
+  auto const step_blocks = divide_up(all_steps, 256);
+  auto const steps_at_once = divide_up(divide_up(all_steps, step_blocks), 8) * 8;
+  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes() / (steps_at_once * kernels.panel * 4));
   auto const all_tiles = divide_up(r, kernels.rows);
   auto const tiles = divide_up(all_tiles, divide_up(all_tiles, most_tiles));
-  Word* const left = left_buffer.take<Word>(tiles * part * kernels.panel);
-  Word* const right = right_buffer.take<Word>(part * width);
+  Word* const left = left_buffer.take<Word>(tiles * steps_at_once * kernels.panel);
+  Word* const right = right_buffer.take<Word>(steps_at_once * width);
   store_rule<float> rule;
   rule.y = c;
   rule.ld = s;
   rule.accumulate = true;
 
-  for (std::int64_t step = 0; step < all_steps; step += part) {
-    auto const steps = std::min(part, all_steps - step);
+  for (std::int64_t step = 0; step < all_steps; step += steps_at_once) {
+    auto const steps = std::min(steps_at_once, all_steps - step);
     auto const first = step * per_word;
     auto const count = std::min(m - first, steps * per_word);
     for (std::int64_t top = 0; top < r; top += tiles * kernels.rows) {
@@ -22607,22 +23344,22 @@ inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, 
 
   int const width = kernels.columns;
   auto const all_steps = steps_of<std::uint32_t>(kernels, m);
-  auto const parts = divide_up(all_steps, 1024);
-  auto const part = divide_up(divide_up(all_steps, parts), kernels.depth) * kernels.depth;
+  auto const step_blocks = divide_up(all_steps, 1024);
+  auto const steps_at_once = divide_up(divide_up(all_steps, step_blocks), kernels.depth) * kernels.depth;
   // Not a multiple of 4096 bytes, at which all rows of a tile would share a set of the L1 cache.
-  auto const left_row = 2 * part + 32;
+  auto const left_row = 2 * steps_at_once + 32;
   auto const most_groups = std::max<std::int64_t>(1, cache_bytes() / (left_row * 2 * kernels.rows));
   auto const all_groups = divide_up(r, kernels.rows);
   auto const groups = divide_up(all_groups, divide_up(all_groups, most_groups));
   auto* const left = left_buffer.take<bfloat16>(groups * kernels.rows * left_row);
-  auto* const right = right_buffer.take<std::uint32_t>(part * width);
+  auto* const right = right_buffer.take<std::uint32_t>(steps_at_once * width);
   store_rule<float> rule;
   rule.y = c;
   rule.ld = s;
   rule.accumulate = true;
 
-  for (std::int64_t step = 0; step < all_steps; step += part) {
-    auto const steps = std::min(part, all_steps - step);
+  for (std::int64_t step = 0; step < all_steps; step += steps_at_once) {
+    auto const steps = std::min(steps_at_once, all_steps - step);
     auto const first = 2 * step;
     auto const count = std::min(m - first, 2 * steps);
     for (std::int64_t top = 0; top < r; top += groups * kernels.rows) {
@@ -23719,6 +24456,19 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   static void copy_columns(view<T> y, std::int64_t, view<U> x, std::int64_t, std::int64_t) {
     same("copy_columns", y.extent(0), x.extent(0));
   }
+  template <class T, class U>
+  static void copy_blocks(view<T> y, block_places const& to, view<U> x, block_places const& from,
+                          block_extents const& extents) {
+    detail::blocks_within("copy_blocks", y.size(), to, extents);
+    detail::blocks_within("copy_blocks", x.size(), from, extents);
+  }
+  template <class T>
+  static void copy_runs(view<T> y, input<T> x, std::span<element_run const> runs) {
+    for (auto const& run : runs) {
+      expects(assertion_level::light, run.to + run.count <= y.size() && run.from + run.count <= x.size(),
+              [] { return std::string("trireme::ops::copy_runs: a run does not lie in its tensor"); });
+    }
+  }
   template <class T>
   static void add(view<T> y, input<T> x) {
     same("add", y.size(), x.size());
@@ -23747,6 +24497,10 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   static void dropout(view<T> y, dropout_site const& site) {
     auto const whole = site.whole > 0 ? site.whole : y.size();
     if (site.active()) same("dropout", whole % static_cast<std::int64_t>(site.samples.size()), 0);
+  }
+  template <class T>
+  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+    if (site.active() && !y.empty()) same("dropout_part", y.size() % (cut.fused * cut.columns), 0);
   }
   template <class T>
   static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t, std::int64_t = 0) noexcept {}
@@ -23835,6 +24589,12 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
                                      input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient,
                                      cross_entropy_terms const& = {}) {
     return cross_entropy(logits, targets, 0, gradient);
+  }
+  template <class T, class Target>
+  static loss_sum binary_cross_entropy(view<T> dy, input<T> y, view<Target> targets, double) {
+    same("binary_cross_entropy", y.size(), targets.size());
+    if (!dy.empty()) same("binary_cross_entropy", dy.size(), y.size());
+    return {0, y.extent(0)};
   }
   template <class T>
   static loss_sum squared_error(view<T> dy, input<T> y, view<float const> targets, double) {
@@ -24090,6 +24850,344 @@ template <class O>
 
 }  // namespace trireme
 
+// ---- trireme/ops/sets/update.hpp
+namespace trireme::ops {
+
+// The set of updates, one kernel for each optimizer that works on elements; each optimizer needs its own only. One call
+// is one pass over memory: the terms of a gradient are summed when they are read, and the new value is rounded and
+// written to every output.
+//
+//   adamw(value, first, second, gradient, outputs, adamw_numbers)  one step of AdamW
+//   sgd(value, velocity, gradient, outputs, sgd_numbers)           one step of SGD; without momentum velocity is empty
+//
+// Shapes   all views of one call (n). The update's gradient is the sum of gradient_terms, times their scale.
+// Bytes    adamw of fp32 with one term and no other output reads 16 and writes 12 bytes an element.
+// Numerics in the accumulate type of the master values; an element's result does not depend on where a slice begins.
+
+namespace detail {
+
+template <class Space, class Env>
+struct update_views {
+  using value = tensor_view<typename Env::master, Space>;
+  using terms = gradient_terms<typename Env::gradient, Space>;
+  using outputs = std::span<tensor_view<typename Env::param, Space> const>;
+};
+template <class K, class V>
+concept updates_adamw = requires(typename V::value value, typename V::terms const& gradient,
+                                 typename V::outputs outputs, adamw_numbers const& numbers) {
+  K::adamw(value, value, value, gradient, outputs, numbers);
+};
+template <class K, class V>
+concept updates_sgd = requires(typename V::value value, typename V::terms const& gradient, typename V::outputs outputs,
+                               sgd_numbers const& numbers) {
+  K::sgd(value, value, gradient, outputs, numbers);
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernel of optim::adamw.
+template <class Space, class Env>
+concept adamw_kernels = complete_kernels<Space> || detail::updates_adamw<on<Space>, detail::update_views<Space, Env>>;
+/// Whether a memory space has the kernel of optim::sgd.
+template <class Space, class Env>
+concept sgd_kernels = complete_kernels<Space> || detail::updates_sgd<on<Space>, detail::update_views<Space, Env>>;
+/// Whether a memory space has the kernels of all optimizers that work on elements.
+template <class Space, class Env>
+concept update_kernels = adamw_kernels<Space, Env> && sgd_kernels<Space, Env>;
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/whole_tensors.hpp
+namespace trireme::ops {
+
+/// One step of LAMB, with the bias corrections already computed.
+struct lamb_numbers {
+  double learning_rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-6;
+  double weight_decay = 0;
+  double correction1 = 1;  ///< 1 / (1 - beta1^t)
+  double correction2 = 1;  ///< 1 / (1 - beta2^t)
+  double scale = 1;        ///< of the gradient
+};
+
+/// One step of Adafactor, for a tensor of matrices (rows, columns); rows = 1: a vector, whose second moment is whole.
+struct adafactor_numbers {
+  std::int64_t rows = 1;
+  std::int64_t columns = 1;
+  double learning_rate = 0;
+  double keep = 0;  ///< of the second moment
+  double epsilon = 1e-30;
+  double threshold = 1;
+  bool scaled = true;  ///< the rate is multiplied by the root mean square of the values, at least least_scale
+  double least_scale = 1e-3;
+  double momentum = 0;
+  double weight_decay = 0;
+  double scale = 1;  ///< of the gradient
+};
+
+/// The update kernels of whole tensors in one memory space, separate from ops::on, so that programs without such an
+/// optimizer do not parse them.
+///
+/// Shapes   all views of one call have the number of elements of `value`, unless noted.
+/// Numerics in M, the type of the master values; norms and means are summed in double, in the order of the elements.
+/// Threads  thread-safe on different tensors.
+/// Errors   assertion_error (light) if sizes do not fit.
+template <class Space>
+struct whole_tensors_on;
+
+namespace detail {
+
+struct whole_tensor_checks {
+ protected:
+  template <class... Views>
+  static void check(char const* who, std::int64_t n, Views const&... views) {
+    expects(assertion_level::light, ((views.size() == n) && ...),
+            [&] { return text("trireme::ops::", who, ": a view has not the ", n, " elements of the tensor"); });
+  }
+};
+
+}  // namespace detail
+
+template <>
+struct whole_tensors_on<host> : detail::whole_tensor_checks {
+  template <class T>
+  using view = tensor_view<T, host>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, host>>;
+  template <class T>
+  using output = std::type_identity_t<tensor_view<T, host>>;
+
+  /// first and second become the next moments; value -= rate * (|value| / |u|) * u with u = m / (sqrt(v) + epsilon) +
+  /// decay * value.
+  template <class M, class G>
+  static void lamb(view<M> value, output<M> first, output<M> second, view<G> gradient, lamb_numbers const& how) {
+    check("lamb", value.size(), first, second, gradient);
+    auto const correction1 = static_cast<M>(how.correction1), correction2 = static_cast<M>(how.correction2);
+    auto const keep1 = static_cast<M>(how.beta1), keep2 = static_cast<M>(how.beta2);
+    auto const new1 = static_cast<M>(1 - how.beta1), new2 = static_cast<M>(1 - how.beta2);
+    auto const pull = static_cast<M>(how.weight_decay), scale = static_cast<M>(how.scale);
+    M *const w = raw(value), *const m = raw(first), *const v = raw(second);
+    auto const* const from = raw(gradient);
+    auto const direction = [&](std::int64_t i) {
+      return m[i] * correction1 / (std::sqrt(v[i] * correction2) + static_cast<M>(how.epsilon)) + pull * w[i];
+    };
+    double squares = 0;
+    for (std::int64_t i = 0; i < value.size(); ++i) {
+      M const g = scale * static_cast<M>(from[i]);
+      m[i] = keep1 * m[i] + new1 * g;
+      v[i] = keep2 * v[i] + new2 * g * g;
+      auto const u = static_cast<double>(direction(i));
+      squares += u * u;
+    }
+    auto const length = std::sqrt(sum_of_squares(value));
+    auto const ratio = length > 0 && squares > 0 ? length / std::sqrt(squares) : 1.0;
+    auto const by = static_cast<M>(how.learning_rate * ratio);
+    for (std::int64_t i = 0; i < value.size(); ++i) w[i] -= by * direction(i);
+  }
+
+  /// value changes by the gradient over the root of its second moment, which is kept as means of rows and columns.
+  ///
+  /// Shapes   direction (n): scratch; column_sums (columns): scratch; row_means (matrices, rows), column_means
+  ///          (matrices, columns), or both empty and second (n); first (n), or empty without momentum.
+  template <class M, class G>
+  static void adafactor(view<M> value, output<M> direction, view<double> column_sums, output<M> row_means,
+                        output<M> column_means, output<M> second, output<M> first, view<G> gradient,
+                        adafactor_numbers const& how) {
+    check("adafactor", value.size(), direction, gradient);
+    auto const rows = how.rows, last = how.columns;
+    M *const w = raw(value), *const u = raw(direction);
+    auto const* const from = raw(gradient);
+    auto const average = [&](M& moment, double now) {
+      moment = static_cast<M>(how.keep * static_cast<double>(moment) + (1 - how.keep) * now);
+    };
+    auto const square = [&](std::int64_t i) {
+      auto const g = how.scale * static_cast<double>(from[i]);
+      return g * g + how.epsilon;
+    };
+    auto const scale = static_cast<M>(how.scale);
+    for (std::int64_t i = 0; i < second.size(); ++i) {
+      average(raw(second)[i], square(i));
+      u[i] = scale * static_cast<M>(from[i]) / std::sqrt(raw(second)[i]);
+    }
+    for (std::int64_t m = 0; m * rows < row_means.size(); ++m) {  // each matrix
+      auto const at = m * rows * last;
+      M *const row = raw(row_means) + m * rows, *const column = raw(column_means) + m * last;
+      double* const sums = raw(column_sums);
+      double mean = 0;
+      std::fill_n(sums, last, 0.0);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        double sum = 0;
+        for (std::int64_t c = 0; c < last; ++c) {
+          auto const now = square(at + r * last + c);
+          sum += now;
+          sums[c] += now;
+        }
+        average(row[r], sum / static_cast<double>(last));
+        mean += static_cast<double>(row[r]) / static_cast<double>(rows);
+      }
+      for (std::int64_t c = 0; c < last; ++c) average(column[c], sums[c] / static_cast<double>(rows));
+      for (std::int64_t r = 0; r < rows; ++r) {
+        auto const of_row = static_cast<M>(std::sqrt(mean / static_cast<double>(row[r])));
+        for (std::int64_t c = 0; c < last; ++c) {
+          auto const i = at + r * last + c;
+          u[i] = scale * static_cast<M>(from[i]) * of_row / std::sqrt(column[c]);
+        }
+      }
+    }
+    auto const size = static_cast<double>(value.size());
+    auto const length = std::sqrt(sum_of_squares(direction) / size) / how.threshold;
+    auto by = how.learning_rate;
+    if (how.scaled) by *= std::max(how.least_scale, std::sqrt(sum_of_squares(value) / size));
+    auto const pull = static_cast<M>(1 - by * how.weight_decay);
+    auto const along = static_cast<M>(by / std::max(1.0, length));
+    for (std::int64_t i = 0; i < value.size(); ++i) {
+      M change = along * u[i];
+      if (!first.empty()) change = raw(first)[i] += static_cast<M>(1 - how.momentum) * (change - raw(first)[i]);
+      w[i] = pull * w[i] - change;
+    }
+  }
+
+  /// velocity += (1 - momentum) * (scale * gradient - velocity); direction is that, or with `nesterov` the next one.
+  template <class M, class G>
+  static void muon_momentum(view<M> velocity, output<M> direction, view<G> gradient, double momentum, double by,
+                            bool nesterov) {
+    check("muon_momentum", velocity.size(), direction, gradient);
+    auto const keep = static_cast<M>(momentum), scale = static_cast<M>(by);
+    M *const v = raw(velocity), *const out = raw(direction);
+    for (std::int64_t i = 0; i < velocity.size(); ++i) {
+      M const g = scale * static_cast<M>(raw(gradient)[i]);
+      v[i] += (1 - keep) * (g - v[i]);
+      out[i] = nesterov ? g + keep * (v[i] - g) : v[i];
+    }
+  }
+  /// x /= |x|, which counts as 1e-7 at least.
+  template <class M>
+  static void muon_normalise(view<M> x) {
+    auto const by = static_cast<M>(1 / std::max(std::sqrt(sum_of_squares(x)), 1e-7));
+    for (std::int64_t i = 0; i < x.size(); ++i) raw(x)[i] *= by;
+  }
+  /// y = of_x * x + of_y * y
+  template <class M>
+  static void muon_mix(view<M> y, input<M> x, double of_x, double of_y) {
+    check("muon_mix", y.size(), x);
+    auto const a = static_cast<M>(of_x), b = static_cast<M>(of_y);
+    M* const to = raw(y);
+    if (exactly_equal(of_y, 1)) {
+      for (std::int64_t i = 0; i < y.size(); ++i) to[i] += a * raw(x)[i];
+    } else {
+      for (std::int64_t i = 0; i < y.size(); ++i) to[i] = a * raw(x)[i] + b * to[i];
+    }
+  }
+  /// value = keep * value - by * direction
+  template <class M>
+  static void muon_step(view<M> value, input<M> direction, double keep, double by) {
+    check("muon_step", value.size(), direction);
+    auto const k = static_cast<M>(keep), rate = static_cast<M>(by);
+    M* const to = raw(value);
+    for (std::int64_t i = 0; i < value.size(); ++i) to[i] = k * to[i] - rate * raw(direction)[i];
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] static double sum_of_squares(view<T> x) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) sum += static_cast<double>(raw(x)[i]) * static_cast<double>(raw(x)[i]);
+    return sum;
+  }
+};
+
+template <>
+struct whole_tensors_on<phantom> : detail::whole_tensor_checks {
+  template <class T>
+  using view = tensor_view<T, phantom>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  template <class T>
+  using output = std::type_identity_t<tensor_view<T, phantom>>;
+
+  template <class M, class G>
+  static void lamb(view<M> value, output<M> first, output<M> second, view<G> gradient, lamb_numbers const&) {
+    check("lamb", value.size(), first, second, gradient);
+  }
+  template <class M, class G>
+  static void adafactor(view<M> value, output<M> direction, view<double>, output<M>, output<M>, output<M>, output<M>,
+                        view<G> gradient, adafactor_numbers const&) {
+    check("adafactor", value.size(), direction, gradient);
+  }
+  template <class M, class G>
+  static void muon_momentum(view<M> velocity, output<M> direction, view<G> gradient, double, double, bool) {
+    check("muon_momentum", velocity.size(), direction, gradient);
+  }
+  template <class M>
+  static void muon_normalise(view<M>) noexcept {}
+  template <class M>
+  static void muon_mix(view<M> y, input<M> x, double, double) {
+    check("muon_mix", y.size(), x);
+  }
+  template <class M>
+  static void muon_step(view<M> value, input<M> direction, double, double) {
+    check("muon_step", value.size(), direction);
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/sets/whole_tensors.hpp (goes on)
+namespace trireme::ops {
+
+// The set of updates of whole tensors, in a struct whole_tensors_on<Space> of its own; each optimizer needs its own
+// kernels only. Documented in ops/whole_tensors.hpp.
+//
+//   lamb(value, first, second, gradient, lamb_numbers)
+//   adafactor(value, direction, column_sums, row_means, column_means, second, first, gradient, adafactor_numbers)
+//   muon_momentum(velocity, direction, gradient, momentum, scale, nesterov)     muon_normalise(x)
+//   muon_mix(y, x, of_x, of_y)                                                  muon_step(value, direction, keep, by)
+
+namespace detail {
+
+template <class Space, class Env>
+struct whole_tensor_views {
+  using value = tensor_view<typename Env::master, Space>;
+  using gradient = tensor_view<typename Env::gradient const, Space>;
+  using sums = tensor_view<double, Space>;
+};
+template <class K, class V>
+concept updates_lamb = requires(typename V::value value, typename V::gradient gradient, lamb_numbers const& numbers) {
+  K::lamb(value, value, value, gradient, numbers);
+};
+template <class K, class V>
+concept updates_adafactor = requires(typename V::value value, typename V::gradient gradient, typename V::sums sums,
+                                     adafactor_numbers const& numbers) {
+  K::adafactor(value, value, sums, value, value, value, value, gradient, numbers);
+};
+template <class K, class V>
+concept updates_muon = requires(typename V::value value, typename V::gradient gradient) {
+  K::muon_momentum(value, value, gradient, 0.9, 1.0, true);
+  K::muon_normalise(value);
+  K::muon_mix(value, value, 1.0, 1.0);
+  K::muon_step(value, value, 1.0, 0.1);
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernel of optim::lamb.
+template <class Space, class Env>
+concept lamb_kernels =
+    complete_kernels<Space> || detail::updates_lamb<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>;
+/// Whether a memory space has the kernel of optim::adafactor.
+template <class Space, class Env>
+concept adafactor_kernels = complete_kernels<Space> ||
+    detail::updates_adafactor<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>;
+/// Whether a memory space has the kernels of optim::muon: its own, products, and adamw for the other parameters.
+template <class Space, class Env>
+concept muon_kernels = complete_kernels<Space> ||
+    (dense_kernels<Space, Env>&& adamw_kernels<Space, Env>&&
+         detail::updates_muon<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>);
+
+}  // namespace trireme::ops
+
 // ---- trireme/optim/detail/whole_tensor.hpp
 namespace trireme::optim::detail {
 
@@ -24100,14 +25198,6 @@ void write_outputs(tensor_update<Env> const& tensor) {
     ops::on<typename Env::space>::copy(output,
                                        tensor_view<typename Env::master const, typename Env::space>(tensor.value));
   }
-}
-
-/// In double, in the order of the elements: the same on whichever rank owns the tensor.
-template <class T>
-[[nodiscard]] double sum_of_squares(std::span<T> x) {
-  double sum = 0;
-  for (auto const each : x) sum += static_cast<double>(each) * static_cast<double>(each);
-  return sum;
 }
 
 /// A whole tensor as one segment of an element-wise optimizer.
@@ -24242,6 +25332,7 @@ namespace trireme::optim {
 /// Numerics means are summed in double, in the order of the elements.
 /// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct adafactor {
+  TRIREME_NEEDS_KERNELS("optim::adafactor", adafactor);
   using policy_category = slot::optimizer;
 
   double learning_rate =
@@ -24295,64 +25386,24 @@ struct adafactor {
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
     using real = typename Env::master;
     auto const extents = tensor.info.extents;
-    auto const last = static_cast<std::size_t>(extents.rank() < 1 ? 1 : extents[extents.rank() - 1]);
-    auto const rows = static_cast<std::size_t>(extents.rank() < 2 ? 1 : extents[extents.rank() - 2]);
+    auto const rank = extents.rank();
+    auto const columns = rank < 1 ? 1 : extents[rank - 1], rows = rank < 2 ? 1 : extents[rank - 2];
     auto const direction = tensor.scratch.template take<real>(extents);
-    auto const column_sums = tensor.scratch.template take<double>({static_cast<std::int64_t>(last)});
-    ops::on<typename Env::space>::with_values(
-        [&](auto value, auto u, auto sums, auto row_means, auto column_means, auto second, auto first, auto gradient) {
-          auto const keep = 1 - std::pow(count_of_updates(tensor, step), decay_power);
-          auto const average = [&](real& moment, double now) {
-            moment = static_cast<real>(keep * static_cast<double>(moment) + (1 - keep) * now);
-          };
-          auto const square = [&](std::size_t i) {
-            auto const g = tensor.scale * static_cast<double>(gradient[i]);
-            return g * g + epsilon;
-          };
-          auto const scale = static_cast<real>(tensor.scale);
-          for (std::size_t i = 0; i < second.size(); ++i) {
-            average(second[i], square(i));
-            u[i] = scale * static_cast<real>(gradient[i]) / std::sqrt(second[i]);
-          }
-          for (std::size_t m = 0; m * rows < row_means.size(); ++m) {  // each matrix
-            auto const at = m * rows * last;
-            auto const row = row_means.subspan(m * rows, rows);
-            auto const column = column_means.subspan(m * last, last);
-            double mean = 0;
-            for (auto& each : sums) each = 0;
-            for (std::size_t r = 0; r < rows; ++r) {
-              double sum = 0;
-              for (std::size_t c = 0; c < last; ++c) {
-                auto const now = square(at + r * last + c);
-                sum += now;
-                sums[c] += now;
-              }
-              average(row[r], sum / static_cast<double>(last));
-              mean += static_cast<double>(row[r]) / static_cast<double>(rows);
-            }
-            for (std::size_t c = 0; c < last; ++c) average(column[c], sums[c] / static_cast<double>(rows));
-            for (std::size_t r = 0; r < rows; ++r) {
-              auto const of_row = static_cast<real>(std::sqrt(mean / static_cast<double>(row[r])));
-              for (std::size_t c = 0; c < last; ++c) {
-                auto const i = at + r * last + c;
-                u[i] = scale * static_cast<real>(gradient[i]) * of_row / std::sqrt(column[c]);
-              }
-            }
-          }
-          auto const size = static_cast<double>(value.size());
-          auto const length = std::sqrt(detail::sum_of_squares(u) / size) / threshold;
-          auto by = rate_at(step);
-          if (scaled) by *= std::max(least_scale, std::sqrt(detail::sum_of_squares(value) / size));
-          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? weight_decay : 0));
-          auto const along = static_cast<real>(by / std::max(1.0, length));
-          for (std::size_t i = 0; i < value.size(); ++i) {
-            real change = along * u[i];
-            if (!first.empty()) change = first[i] += static_cast<real>(1 - momentum) * (change - first[i]);
-            value[i] = pull * value[i] - change;
-          }
-        },
+    auto const column_sums = tensor.scratch.template take<double>({columns});
+    ops::whole_tensors_on<typename Env::space>::adafactor(
         tensor.value, direction, column_sums, tensor.moments[0], tensor.moments[1], tensor.moments[2],
-        tensor.moments[3], tensor.gradient);
+        tensor.moments[3], tensor.gradient,
+        {.rows = rows,
+         .columns = columns,
+         .learning_rate = rate_at(step),
+         .keep = 1 - std::pow(count_of_updates(tensor, step), decay_power),
+         .epsilon = epsilon,
+         .threshold = threshold,
+         .scaled = scaled,
+         .least_scale = least_scale,
+         .momentum = momentum,
+         .weight_decay = tensor.info.decays ? weight_decay : 0,
+         .scale = tensor.scale});
     detail::write_outputs(tensor);
   }
 };
@@ -24375,6 +25426,7 @@ namespace trireme::optim {
 /// Bytes    per parameter: two moments of the master type.
 /// Numerics decay applies to parameters that ask for it (matrices, not biases and gains).
 struct adamw {
+  TRIREME_NEEDS_KERNELS("optim::adamw", adamw);
   using policy_category = slot::optimizer;
 
   double learning_rate = 1e-3;  ///< used where `schedule` is empty
@@ -24656,6 +25708,7 @@ namespace trireme::optim {
 /// Numerics norms are summed in double over the whole tensor, so they do not depend on the number of ranks.
 /// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct lamb {
+  TRIREME_NEEDS_KERNELS("optim::lamb", lamb);
   using policy_category = slot::optimizer;
 
   double learning_rate = 1e-3;  ///< used where `schedule` is empty
@@ -24684,34 +25737,17 @@ struct lamb {
 
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
-    using real = typename Env::master;
     auto const count = count_of_updates(tensor, step);
-    auto const correction1 = static_cast<real>(1 / (1 - std::pow(beta1, count)));
-    auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
-    auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);
-    auto const new1 = static_cast<real>(1 - beta1), new2 = static_cast<real>(1 - beta2);
-    auto const pull = static_cast<real>(tensor.info.decays ? weight_decay : 0);
-    auto const scale = static_cast<real>(tensor.scale);
-    ops::on<typename Env::space>::with_values(
-        [&](auto value, auto first, auto second, auto gradient) {
-          auto const direction = [&](std::size_t i) {
-            return first[i] * correction1 / (std::sqrt(second[i] * correction2) + static_cast<real>(epsilon)) +
-                   pull * value[i];
-          };
-          double squares = 0;
-          for (std::size_t i = 0; i < value.size(); ++i) {
-            real const g = scale * static_cast<real>(gradient[i]);
-            first[i] = keep1 * first[i] + new1 * g;
-            second[i] = keep2 * second[i] + new2 * g * g;
-            auto const u = static_cast<double>(direction(i));
-            squares += u * u;
-          }
-          auto const length = std::sqrt(detail::sum_of_squares(value));
-          auto const ratio = length > 0 && squares > 0 ? length / std::sqrt(squares) : 1.0;
-          auto const by = static_cast<real>(rate_at(step) * ratio);
-          for (std::size_t i = 0; i < value.size(); ++i) value[i] -= by * direction(i);
-        },
-        tensor.value, tensor.moments[0], tensor.moments[1], tensor.gradient);
+    ops::whole_tensors_on<typename Env::space>::lamb(tensor.value, tensor.moments[0], tensor.moments[1],
+                                                     tensor.gradient,
+                                                     {.learning_rate = rate_at(step),
+                                                      .beta1 = beta1,
+                                                      .beta2 = beta2,
+                                                      .epsilon = epsilon,
+                                                      .weight_decay = tensor.info.decays ? weight_decay : 0,
+                                                      .correction1 = 1 / (1 - std::pow(beta1, count)),
+                                                      .correction2 = 1 / (1 - std::pow(beta2, count)),
+                                                      .scale = tensor.scale});
     detail::write_outputs(tensor);
   }
 };
@@ -24742,6 +25778,7 @@ namespace trireme::optim {
 /// Numerics products in the master type, as in layers; X is 2 to 5 % from orthogonal, as the coefficients are designed.
 /// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct muon {
+  TRIREME_NEEDS_KERNELS("optim::muon", muon);
   using policy_category = slot::optimizer;
 
   double learning_rate = 0.02;  ///< used where `schedule` is empty
@@ -24788,31 +25825,15 @@ struct muon {
       return rest.update(detail::as_segment(tensor, tensor.moments.subspan(1)), step);
     }
     using real = typename Env::master;
-    using kernels = ops::on<typename Env::space>;
+    using whole = ops::whole_tensors_on<typename Env::space>;
     auto const rows = tensor.info.extents[0], columns = tensor.info.extents[1];
     auto direction = tensor.scratch.template take<real>(tensor.info.extents);
-    kernels::with_values(
-        [&](auto velocity, auto out, auto gradient) {
-          auto const keep = static_cast<real>(momentum);
-          auto const scale = static_cast<real>(tensor.scale);
-          for (std::size_t i = 0; i < out.size(); ++i) {
-            real const g = scale * static_cast<real>(gradient[i]);
-            velocity[i] += (1 - keep) * (g - velocity[i]);
-            out[i] = nesterov ? g + keep * (velocity[i] - g) : velocity[i];
-          }
-        },
-        tensor.moments[0], direction, tensor.gradient);
+    whole::muon_momentum(tensor.moments[0], direction, tensor.gradient, momentum, tensor.scale, nesterov);
     direction = orthogonal<Env>(direction, tensor.scratch);
     auto const tall = static_cast<double>(rows) / static_cast<double>(columns);
     auto const stretch = std::sqrt(std::max<double>(1, rows_are_outputs ? tall : 1 / tall));
-    kernels::with_values(
-        [&](auto value, auto along) {
-          auto const now = rate_at(step);
-          auto const by = static_cast<real>(now * stretch);
-          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? weight_decay : 0));
-          for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep * value[i] - by * along[i];
-        },
-        tensor.value, direction);
+    auto const now = rate_at(step);
+    whole::muon_step(tensor.value, direction, 1 - now * (tensor.info.decays ? weight_decay : 0), now * stretch);
     detail::write_outputs(tensor);
   }
 
@@ -24826,6 +25847,7 @@ struct muon {
     using real = typename Env::master;
     using space = typename Env::space;
     using kernels = ops::on<space>;
+    using whole = ops::whole_tensors_on<space>;
     using matrix = ops::weights<real, space>;
     auto const times = [](auto to, auto left, auto right, ops::orientation way) {
       matrix second(right, way);
@@ -24837,12 +25859,7 @@ struct muon {
     auto const square = scratch.template take<real>({side, side});
     auto const polynomial = scratch.template take<real>({side, side});
     auto next = scratch.template take<real>(x.extents());
-    kernels::with_values(
-        [](auto values) {
-          auto const by = static_cast<real>(1 / std::max(std::sqrt(detail::sum_of_squares(values)), 1e-7));
-          for (auto& each : values) each *= by;
-        },
-        x);
+    whole::muon_normalise(x);
     for (int i = 0; i < iterations; ++i) {
       if (wide) {
         times(square, x, x, ops::orientation::out_in);
@@ -24851,18 +25868,9 @@ struct muon {
         kernels::linear_backward_weight(square, {}, x, x, ops::orientation::in_out);
       }
       times(polynomial, square, square, ops::orientation::in_out);
-      kernels::with_values(
-          [](auto to, auto from) {
-            for (std::size_t e = 0; e < to.size(); ++e)
-              to[e] = static_cast<real>(b) * from[e] + static_cast<real>(c) * to[e];
-          },
-          polynomial, square);
+      whole::muon_mix(polynomial, square, b, c);
       times(next, wide ? polynomial : x, wide ? x : polynomial, ops::orientation::in_out);
-      kernels::with_values(
-          [](auto to, auto from) {
-            for (std::size_t e = 0; e < to.size(); ++e) to[e] += static_cast<real>(a) * from[e];
-          },
-          next, x);
+      whole::muon_mix(next, x, a, 1);
       std::swap(x, next);
     }
     return x;
@@ -24885,6 +25893,7 @@ namespace trireme::optim {
 ///
 /// Bytes    per parameter: one velocity of the master type.
 struct sgd {
+  TRIREME_NEEDS_KERNELS("optim::sgd", sgd);
   using policy_category = slot::optimizer;
 
   double learning_rate = 1e-2;  ///< used where `schedule` is empty
@@ -27030,6 +28039,39 @@ class any_pipeline::instance : public detail::pipeline_stages<any_pipeline, Env,
 
 }  // namespace trireme::parallel
 
+// ---- trireme/ops/sets/blocks.hpp
+namespace trireme::ops {
+
+// The set of blocks: attention of some queries over some keys, merged block by block (parallel::context).
+//
+//   attend_block(y, lse, qkv, pairs, shape, block, scratch, dropout)
+//       updates y and lse, which start as 0 and minus infinity, to include these keys
+//   attend_block_backward(dqueries, dpairs, dy, y, lse, qkv, pairs, shape, block, scratch, dropout)
+//       adds the gradients between these queries and keys
+//
+// Shapes   with T the rows of a sample here: qkv (B*T, 3C); pairs and dpairs (B*T, 2C): keys and values; y, dy and
+//          dqueries (B*T, C); lse (B, H, T). Of the accumulate type are lse, dqueries, dpairs, and the y of
+//          attend_block.
+// Numerics sums in the accumulate type; blocks in any order give what one call of attention gives.
+
+namespace detail {
+
+template <class K, class V, class Space>
+concept attends_blocks = requires(typename V::y y, typename V::x x, typename V::sums s, attention_shape const& shape,
+                                  attention_block const& at, arena<Space>& scratch, dropout_site const& drop) {
+  K::attend_block(s, s, y, x, shape, at, scratch, drop);
+  K::attend_block_backward(s, s, y, x, s, x, x, shape, at, scratch, drop);
+};
+
+}  // namespace detail
+
+/// Whether a memory space has the kernels of attention over a context group, besides those of dense layers.
+template <class Space, class Env>
+concept blocks_kernels = complete_kernels<Space> ||
+    (dense_kernels<Space, Env>&& detail::attends_blocks<on<Space>, detail::set_views<Space, Env>, Space>);
+
+}  // namespace trireme::ops
+
 // ---- trireme/parallel/detail/context_cut.hpp
 namespace trireme::parallel::detail {
 
@@ -27148,7 +28190,12 @@ struct context {
                "use another communicator",
                has_exchange<typename C::comm, typename C::space>&&
                    has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>);
-  using rules = rule_list<needs_positions, needs_exchange>;
+  TRIREME_RULE(needs_blocks, "context-needs-blocks-kernels",
+               "parallel::context merges attention block by block, and the communicator's memory space lacks kernels "
+               "for it",
+               "add the kernels of ops::blocks_kernels to its ops::on, or leave the axis out",
+               (ops::blocks_kernels<typename C::space, typename C::env>));
+  using rules = rule_list<needs_positions, needs_exchange, needs_blocks>;
 
   template <class Env, class Comm>
   class instance;
@@ -27455,6 +28502,20 @@ class context::instance {
 // ---- trireme/parallel/exchange_report.hpp
 namespace trireme {
 
+/// One rank's part of a step: basic_exchange::begin().
+struct exchange_step {
+  std::int64_t micro_batches = 1;          ///< logical micro-batches of this rank
+  std::span<std::int64_t const> places{};  ///< those of them that have samples, which it runs: ascending, from 0
+  std::int64_t first = 0;                  ///< number of its first one among all ranks' logical micro-batches
+  std::int64_t runs = 0;  ///< number that it runs, if larger: the rest only takes part in those of other ranks
+  double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+  /// The number of the step in the run, for strategies with a period; -1: the one after the last one.
+  std::int64_t number = -1;
+};
+
+/// For begin() in your own loop: gradients become the mean over ranks, whatever their numbers of samples.
+struct mean_over_ranks {};
+
 /// The results of exchanging all gradients; equal on every rank.
 struct exchange_result {
   double norm = 0;          ///< global norm of the reduced gradient (NaN if it was not requested)
@@ -27561,12 +28622,9 @@ class bucket_plan {
   /// The units in their order; none if their ends were not given.
   [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
-  /// The unit with a use.
-  [[nodiscard]] int unit_with(int use) const {
-    for (std::size_t u = 0; u < units_.size(); ++u) {
-      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
-    }
-    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
+  [[nodiscard]] unit const& unit_at(int index) const {
+    if (static_cast<std::size_t>(index) < units_.size()) return units_[static_cast<std::size_t>(index)];
+    throw config_error(text("trireme::exchange: there is no unit ", index, "; the model has ", units_.size()));
   }
   [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
   [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
@@ -27816,6 +28874,13 @@ class partition {
       if (kept || of_rank || plan_.at(range.entry).info.is_owner) f(range);
     }
   }
+  /// Calls f(bucket, piece) for those of the first `buckets` buckets.
+  template <class F>
+  void for_each_range_of(state_scope scope, int buckets, F&& f, bool of_rank = false) const {
+    for (int b = 0; b < buckets; ++b)
+      for_each_range(
+          scope, b, [&](bucket_plan::tensor_range const& range) { f(b, range); }, of_rank);
+  }
 
  private:
   bucket_plan const& plan_;
@@ -27828,14 +28893,15 @@ class partition {
 // ---- trireme/parallel/strategy_state.hpp (goes on)
 namespace trireme::parallel {
 
-/// A slice of one parameter that this rank updates, and its position.
+/// A slice of one parameter that this rank updates, and its position. The exchange lists all of them once; in each step
+/// it sets their gradients.
 template <class Env>
-struct owned_segment {
+struct owned_segment : update_segment<Env> {
   int bucket = 0;
-  bucket_plan::tensor_range range;
-  parameter_info const* info = nullptr;
-  tensor_view<typename Env::master, typename Env::space> value;    ///< written by an update
-  tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< in settle(): the gradient sums of this step
+  bucket_plan::tensor_range range{};
+  /// The sum of the gradient over the ranks, which settle() may write; none if the update adds the gradient's terms
+  /// itself, as in a trainer's step without a norm.
+  tensor_view<typename Env::gradient, typename Env::space> sum{};
 };
 
 /// What the exchange shows to the run state of a strategy.
@@ -27902,16 +28968,8 @@ struct strategy_calls {
   };
   static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
   /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
-  static constexpr strategy_hooks made = [] {
-    auto calls = said;
-    if (!settles) calls.settle = false;
-    if (!ends) calls.end = false;
-    if (!starts) calls.start = false;
-    if (!follows) calls.follow = false;
-    if (!has_state) calls.state = false;
-    if (!has_numbers) calls.numbers = false;
-    return calls;
-  }();
+  static constexpr strategy_hooks made{said.settle && settles, said.end&& ends,        said.start&& starts,
+                                       said.follow&& follows,  said.state&& has_state, said.numbers&& has_numbers};
 };
 
 /// One error for each function that is listed and missing, or present and not listed.
@@ -27969,18 +29027,6 @@ using placement_t = typename decltype(placement_of<S>())::type;
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
-
-/// The ranks over which gradients are summed: all replicas, or this rank alone.
-template <class Comm, bool Alone>
-struct summed_ranks {
-  explicit summed_ranks(Comm& replicas) noexcept : ranks(replicas) {}
-  Comm& ranks;
-};
-template <class Comm>
-struct summed_ranks<Comm, true> {
-  explicit summed_ranks(Comm& replicas) : ranks(replicas.split(replicas.rank(), 0)) {}
-  Comm ranks;
-};
 
 }  // namespace detail
 
@@ -28104,13 +29150,11 @@ class diloco::instance {
   void visit_state(state_scope scope, F&& f) {
     if (scope == state_scope::owned && state_.replicas.rank() != 0) return;  // the same on all replicas
     auto const& plan = state_.own.plan();
-    for (int b = 0; b < plan.trained_buckets(); ++b) {
-      state_.own.for_each_range(scope, b, [&](bucket_plan::tensor_range const& range) {
-        auto const& info = plan.at(range.entry).info;
-        f("outer_value/" + info.name, state_location{info, range.in_entry}, part(outer_, b, range));
-        f("outer_velocity/" + info.name, state_location{info, range.in_entry}, part(velocity_, b, range));
-      });
-    }
+    state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+      auto const& info = plan.at(range.entry).info;
+      f("outer_value/" + info.name, state_location{info, range.in_entry}, part(outer_, b, range));
+      f("outer_velocity/" + info.name, state_location{info, range.in_entry}, part(velocity_, b, range));
+    });
   }
   void count(exchange_memory& sum) const {
     for (auto const& each : moved_) {
@@ -28328,13 +29372,10 @@ class parameter_server::instance {
   void visit_state(state_scope scope, F&& f) {
     auto const& plan = state_.own.plan();
     for (std::size_t i = 0; i < ring_.size(); ++i) {
-      for (int b = 0; b < plan.trained_buckets(); ++b) {
-        state_.own.for_each_range(scope, b, [&](bucket_plan::tensor_range const& range) {
-          auto const& info = plan.at(range.entry).info;
-          f(text("waiting_gradient.", i, "/", info.name), state_location{info, range.in_entry},
-            part(ring_[i], b, range));
-        });
-      }
+      state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+        auto const& info = plan.at(range.entry).info;
+        f(text("waiting_gradient.", i, "/", info.name), state_location{info, range.in_entry}, part(ring_[i], b, range));
+      });
     }
   }
   template <class F>
@@ -28406,7 +29447,12 @@ struct tensor {
       has_all_reduce<typename C::comm, typename C::env::compute, reduction::sum, typename C::space>&&
           has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::sum, typename C::space>&&
               has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::max, typename C::space>);
-  using rules = rule_list<needs_all_reduce>;
+  TRIREME_RULE(needs_parts, "tensor-needs-parts-kernels",
+               "parallel::tensor distributes words over ranks, and the communicator's memory space lacks kernels "
+               "for it",
+               "add the kernels of ops::parts_kernels to its ops::on, or leave the axis out",
+               (ops::parts_kernels<typename C::space, typename C::env>));
+  using rules = rule_list<needs_all_reduce, needs_parts>;
 
   template <class Env, class Comm>
   class instance;
@@ -28894,430 +29940,6 @@ template <class Comm>
 
 }  // namespace detail
 }  // namespace trireme::parallel
-
-// ---- trireme/parallel/detail/direct_sums.hpp
-namespace trireme::parallel::detail {
-
-/// Sums of all ranks' gradients, computed in place if ranks share an address space: nothing is sent.
-template <class Element, class Space>
-class direct_sums {
- public:
-  using view = tensor_view<Element, Space>;
-  using term = tensor_view<Element const, Space>;
-  using kernels = ops::on<Space>;
-
-  /// Collective. Adds the next bucket, with this rank's gradients.
-  template <class Comm>
-  void add_bucket(Comm& world, view own) {
-    peers_.push_back(world.peers(own));
-  }
-  /// Elements [first, first + count) of a bucket on each rank; valid until the next call.
-  [[nodiscard]] std::span<term const> terms_of(int bucket, std::int64_t first, std::int64_t count) {
-    terms_.clear();
-    for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, count));
-    return terms_;
-  }
-  /// Replaces this rank's elements from `first` on by the sums over all ranks, and calls f(sums) for each block of them
-  /// while it is in the second-level cache.
-  template <class F>
-  void reduce(int bucket, std::int64_t first, view own, F&& f) {
-    constexpr std::int64_t stretch = 32 * block_elements;
-    for (std::int64_t at = 0; at < own.size(); at += stretch) {
-      auto const sums = own.flat(at, std::min(stretch, own.size() - at));
-      kernels::reduce(std::span<view const>(&sums, 1), terms_of(bucket, first + at, sums.size()), reduction::sum{});
-      f(term(sums));
-    }
-  }
-
- private:
-  std::vector<std::vector<view>> peers_;  // by bucket
-  std::vector<term> terms_;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/same_on_all_ranks.hpp
-namespace trireme::parallel {
-
-/// A value that must be equal on every rank, as text. A text of several lines is a list.
-struct rank_value {
-  std::string_view what;
-  std::string value;
-  std::string_view remedy = {};  ///< the end of its error message, if it differs from the default
-};
-
-namespace detail {
-
-/// Line `number` of a text, or "nothing" after the last one.
-[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
-  for (; number > 0 && !all.empty(); --number) {
-    auto const end = all.find('\n');
-    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
-  }
-  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
-}
-/// The first lines in which two texts differ.
-[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
-                                                                                   std::string_view b) {
-  std::size_t number = 0;
-  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
-  return {line_of(a, number), line_of(b, number)};
-}
-
-}  // namespace detail
-
-/// The floating-point mode of this rank's processor: results have other bits in another mode.
-[[nodiscard]] inline rank_value arithmetic_of_rank() {
-  return {"the processor's arithmetic", to_string(arithmetic_mode::of_this_thread()),
-          "set rounding and denormal numbers equally on every rank (fesetround, _MM_SET_FLUSH_ZERO_MODE, "
-          "torch::set_flush_denormal, or a program linked with -ffast-math)"};
-}
-
-/// Throws config_error on every rank if an item differs between ranks; the error names it, two ranks and their values.
-///
-/// Bytes    one all_gather of a number an item; values are sent only if they differ.
-/// Ranks    collective: the same number of items on every rank, in one order.
-///
-/// @param whose   the public name with which the error begins.
-/// @param rank    the rank's number in the error: that in the whole world.
-/// @param remedy  the end of the error, unless an item has its own.
-template <class Comm>
-void expect_same_on_all_ranks(Comm& world, std::string_view whose, int rank, std::span<rank_value const> items,
-                              std::string_view remedy) {
-  if (world.size() == 1) return;
-  auto const ranks = static_cast<std::size_t>(world.size());
-  auto const own = static_cast<std::size_t>(world.rank());
-  auto const each = items.size() + 1;  // the last number is the rank's number in the error
-  std::vector<std::uint64_t> table(each * ranks);
-  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
-  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
-  world.all_gather(tensor_view<std::uint64_t>(table));
-  for (std::size_t item = 0; item < items.size(); ++item) {
-    for (std::size_t other = 1; other < ranks; ++other) {
-      if (table[other * each + item] == table[item]) continue;
-      auto const first = detail::value_of_rank(world, 0, items[item].value);
-      auto const second = detail::value_of_rank(world, static_cast<int>(other), items[item].value);
-      auto const [here, there] = detail::differing_lines(first, second);
-      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
-                              there, " on rank ", table[other * each + items.size()], "; ",
-                              items[item].remedy.empty() ? remedy : items[item].remedy));
-    }
-  }
-}
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/detail/exchange_checks.hpp (goes on)
-namespace trireme::parallel::detail {
-
-// The requirements of an exchange on its arguments and its ranks: config_error if one does not hold.
-
-/// The number of gradients of this size that fill a bucket.
-template <class Strategy>
-[[nodiscard]] std::int64_t bucket_elements(Strategy const& strategy, std::size_t gradient_bytes) {
-  auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(gradient_bytes);
-  if (count < 1) {
-    throw config_error(text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes,
-                            "; it must be at least the size of one gradient"));
-  }
-  return count;
-}
-
-/// Collective. Returns the layout if it is the same on all ranks, as well as strategy and compressor.
-/// @param rank  this rank's number in errors.
-template <class Comm, class Strategy, class Compressor>
-[[nodiscard]] bucket_plan agreed(bucket_plan plan, Comm& world, int rank, Strategy const& strategy,
-                                 Compressor const& compressor) {
-  expect_exact_arithmetic();
-  std::string parameters;
-  for (auto const& entry : plan.entries())
-    parameters +=
-        text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
-  rank_value const items[] = {{"the parallel strategy", describe(strategy)},
-                              {"the compressor", describe(compressor)},
-                              {"a parameter", std::move(parameters)},
-                              arithmetic_of_rank()};
-  expect_same_on_all_ranks(world, "trireme::exchange", rank, items,
-                           "use the same parameters in the same order, and the same policies, on every rank");
-  return plan;
-}
-
-/// A lossy compressor would change a moving average.
-template <class Compressor>
-void expect_exact_means(bucket_plan const& plan, Compressor const& compressor) {
-  if constexpr (lossless_identity<Compressor>) return;
-  for (auto const& entry : plan.entries()) {
-    if (exactly_equal(entry.info.running, 0)) continue;
-    throw config_error(text("trireme::exchange: \"", entry.info.name,
-                            "\" is a moving average that its layer measures, which ", describe(compressor),
-                            " would change; leave the compressor out"));
-  }
-}
-
-/// If gradients have memory only while a unit uses them, the units must be known.
-template <class Strategy>
-void expect_units(Strategy const& strategy, bool known) {
-  if (known) return;
-  throw config_error(text("trireme::exchange: ", describe(strategy),
-                          " allocates gradients unit by unit; pass the end of each unit's uses"));
-}
-
-/// Whether these ranks can compute sums in a tree.
-/// @param lossless  whether the compressor is lossless; only for the error message.
-template <class Strategy>
-void expect_tree(Strategy const& strategy, int ranks, bool has_tree, bool lossless) {
-  if (!has_tree) {
-    throw config_error(text("trireme::exchange: ", describe(strategy), " sums whole gradients in a fixed tree; ",
-                            lossless ? "this communicator cannot: use another one"
-                                     : "a compressor would change them: leave one of them out"));
-  }
-  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
-    throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
-                            " ranks: reproducible sums need a power of two of ranks; use another number"));
-  }
-}
-
-/// Collective. The most micro-batches that a rank runs. A tree needs the same number of logical ones on every rank, and
-/// at least one.
-template <class Comm>
-[[nodiscard]] std::int64_t agreed_rounds(Comm& world, std::int64_t micro_batches, std::int64_t run, bool in_a_tree) {
-  std::int64_t most[] = {run, micro_batches, -micro_batches};
-  world.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
-  if (!in_a_tree) return most[0];
-  if (most[1] != -most[2] || most[1] < 1) {
-    throw config_error(text("trireme::exchange: .reproducible with between ", -most[2], " and ", most[1],
-                            " micro-batches a rank; every rank needs the same number, at least one, "
-                            "including those without samples"));
-  }
-  return std::max<std::int64_t>(most[0], 1);
-}
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/exchange_protocol.hpp
-namespace trireme::parallel::detail {
-
-/// What must follow the update of a step: nothing; publish(), because each rank has updated only its part; or
-/// publish(), because the strategy acts at the end of a step.
-enum class publishing : std::uint8_t { nothing, parts, ends };
-
-/// Checks the order of calls on an exchange: begin, then a ready for each use (after an open, if gradients have memory
-/// only from there), finish, and publish if each rank has updated only its part, or the strategy acts at the end of a
-/// step.
-///
-/// It counts two numbers a use and sends nothing. It always counts; the assertion level only decides whether it throws.
-///
-/// Errors   assertion_error (light) that names the parameter and the call that is missing.
-class exchange_protocol {
- public:
-  /// @param publishes  what must follow an update.
-  /// @param opens      gradients have memory from open() on, in each micro-batch.
-  exchange_protocol(bucket_plan const& plan, int uses, publishing publishes, bool opens)
-      : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
-
-  /// Checked before a step begins.
-  void may_begin() const {
-    expect(phase_ != phase::begun,
-           [] { return std::string("begin() during a step; call finish() first, or abandon() to give the step up"); });
-    expect_published("begin()");
-  }
-  /// @param own  micro-batches in which this rank reports each use; 0 if it has no samples.
-  /// @param all  micro-batches in which it may, including those of other ranks in which it takes part.
-  void begin(std::int64_t own, std::int64_t all) noexcept {
-    phase_ = phase::begun;
-    own_ = own;
-    all_ = all;
-    complete_ = 0;
-    some_reported_ = false;
-    std::fill(uses_.begin(), uses_.end(), use_state{0, !opens_});
-  }
-  void open(int first, int last) {
-    expect_begun("open()");
-    for (int use = first; use < last; ++use) at(use).open = true;
-  }
-  void ready(int use) {
-    if (phase_ != phase::begun || static_cast<std::size_t>(use) >= uses_.size() || !at(use).open ||
-        at(use).reports >= all_)
-      return refuse_ready(use);
-    auto& it = at(use);
-    it.open = !opens_;
-    some_reported_ = true;
-    if (++it.reports == own_) ++complete_;
-  }
-  void accumulate() const {
-    expect_begun("accumulate()");
-    expect(!some_reported_, [&] {
-      std::size_t use = 0;
-      while (uses_[use].reports == 0) ++use;
-      return text("accumulate() after ready(", named(static_cast<int>(use)),
-                  "), whose gradient may be in transit; call accumulate() before the first ready() of a step");
-    });
-  }
-  void weight() const { expect_begun("weight()"); }
-  void sit_out() const { expect_begun("sit_out()"); }
-
-  /// Checked before finish() takes part in the remaining micro-batches of other ranks.
-  void may_finish() const {
-    expect_begun("finish()");
-    if (own_ > 0 && complete_ < uses_.size()) refuse_finish();
-  }
-  /// @param finite  false: there will be no update.
-  void finished(bool finite) noexcept { phase_ = finite ? phase::finished : phase::idle; }
-  /// Gradients are about to be read as sums.
-  void update() const {
-    expect(phase_ != phase::begun,
-           [] { return std::string("for_each_segment() before the sums are complete; call finish() first"); });
-  }
-  void publish() {
-    expect(phase_ != phase::begun,
-           [] { return std::string("publish() before the end of a step; call finish() first"); });
-    phase_ = phase::idle;
-  }
-  /// @param reader  the call that is about to read parameters.
-  void expect_published(std::string_view reader) const {
-    expect(publishes_ == publishing::nothing || phase_ != phase::finished, [&] {
-      if (publishes_ == publishing::ends)
-        return text(reader, " during a step, in which \"", plan_.at(0).info.name,
-                    "\" was to be updated; call publish() after finish(): this strategy ends its steps there");
-      return text(reader, " after an update, in which each rank changes only its part of the parameters, such as \"",
-                  plan_.at(0).info.name, "\"; call publish() after finish()");
-    });
-  }
-  void abandon() noexcept { phase_ = phase::idle; }
-  /// @param call  the name of a call that reads all state.
-  void expect_between_steps(std::string_view call) const {
-    expect(phase_ != phase::begun, [&] { return text(call, " during a step; call finish() first"); });
-    expect_published(call);
-  }
-
- private:
-  enum class phase : std::uint8_t { idle, begun, finished };
-  struct use_state {
-    std::int32_t reports = 0;  // in this step
-    bool open = false;         // may be reported now
-  };
-
-  template <class Sentence>
-  static void expect(bool condition, Sentence&& sentence) {
-    expects(assertion_level::light, condition, [&] { return "trireme::exchange: " + sentence(); });
-  }
-  [[gnu::noinline]] void refuse_ready(int use) const {
-    expect(static_cast<std::size_t>(use) < uses_.size(),
-           [&] { return text("use ", use, " is out of range; the number of uses is ", uses_.size()); });
-    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; call begin() first"); });
-    expect(false, [&] {
-      if (opens_ && at(use).reports == 0)
-        return text("ready(", named(use), ") without memory for it; call open() first");
-      return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
-                  "; call it once, when the gradient is final",
-                  opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
-    });
-  }
-  [[gnu::noinline]] void refuse_finish() const {
-    int missing = 0;
-    int first = 0;
-    for (int use = static_cast<int>(uses_.size()); use-- > 0;) {
-      if (at(use).reports >= own_) continue;
-      ++missing;
-      first = use;
-    }
-    expect(missing == 0, [&] {
-      return text("finish() without ready(", named(first), ")",
-                  missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
-                  "; call it for each gradient of the step (a rank without samples calls begin(0))");
-    });
-  }
-  void expect_begun(char const* call) const {
-    expect(phase_ == phase::begun, [&] { return text(call, " outside a step; call begin() first"); });
-  }
-  [[nodiscard]] use_state& at(int use) noexcept { return uses_[static_cast<std::size_t>(use)]; }
-  [[nodiscard]] use_state const& at(int use) const noexcept { return uses_[static_cast<std::size_t>(use)]; }
-  // The parameter, and the number of the use if there are several.
-  [[nodiscard]] std::string named(int use) const {
-    auto const& entry = plan_.at(plan_.entry_of_use(use));
-    auto const which = entry.uses.size() > 1 ? text(" (use ", use, ")") : std::string();
-    return text("\"", entry.info.name, "\"", which);
-  }
-
-  bucket_plan const& plan_;
-  std::vector<use_state> uses_;
-  publishing publishes_;
-  bool opens_;
-  phase phase_ = phase::idle;
-  std::int64_t own_ = 0;
-  std::int64_t all_ = 0;
-  std::size_t complete_ = 0;  // uses that have been reported in all own micro-batches
-  bool some_reported_ = false;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/foreign_parameters.hpp
-namespace trireme::parallel::detail {
-
-/// Parameters in the caller's memory, none of them tied. Their gradients are copied into buckets and back.
-template <class Element, class Space>
-class foreign_parameters {
- public:
-  using view = tensor_view<Element, Space>;
-
-  foreign_parameters() = default;
-  explicit foreign_parameters(std::vector<foreign_parameter<Element, Space>> all) : all_(std::move(all)) {}
-
-  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
-  [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
-
-  /// Errors   config_error if two of them have the same name, or if one has different numbers of gradients and values.
-  [[nodiscard]] std::vector<parameter_info> infos() const {
-    std::vector<parameter_info> infos;
-    for (auto const& each : all_) {
-      if (each.value.size() != each.gradient.size()) {
-        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", how_many(each.gradient.size(), "gradient")));
-      }
-      for (auto const& other : infos) {
-        if (other.name == each.name) {
-          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\"; rename one"));
-        }
-      }
-      infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
-      infos.back().fused = each.fused;
-      infos.back().stacked = each.stacked;
-    }
-    return infos;
-  }
-
-  /// From now on the gradients of parameter number `use` are in `gradient`.
-  /// Errors   config_error if their number differs from that of the values.
-  void gradient_at(int use, view gradient) {
-    auto& it = all_[static_cast<std::size_t>(use)];
-    if (it.value.size() != gradient.size()) {
-      throw config_error(text("trireme::exchange: parameter \"", it.name, "\" has ", it.value.size(),
-                              " values, but its gradient is moved to ", gradient.size()));
-    }
-    it.gradient = gradient;
-  }
-
-  /// The values have been written: updates the caller's copies.
-  void follow() const {
-    for (auto const& each : all_) {
-      if (each.follow) each.follow();
-    }
-  }
-
-  /// All values, and all gradients, of one tensor.
-  [[nodiscard]] view value(bucket_plan::entry const& entry) const { return of(entry).value.flat(); }
-  [[nodiscard]] view gradient(bucket_plan::entry const& entry) const { return of(entry).gradient.flat(); }
-
- private:
-  [[nodiscard]] foreign_parameter<Element, Space> const& of(bucket_plan::entry const& entry) const {
-    return all_[static_cast<std::size_t>(entry.uses.front())];
-  }
-
-  std::vector<foreign_parameter<Element, Space>> all_;
-};
-
-}  // namespace trireme::parallel::detail
 
 // ---- trireme/parallel/detail/buffer_pool.hpp
 namespace trireme::parallel::detail {
@@ -29942,6 +30564,7 @@ class gradient_store {
   using element = typename gradients::element;
   using view = typename gradients::view;
   static constexpr bool sharded = gradients::sharded;
+  static constexpr bool has_tree = sums_in_tree<wire>;
 
   /// @param direct  the reader computes the sums: nothing is sent.
   gradient_store(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
@@ -29956,6 +30579,8 @@ class gradient_store {
   gradient_store& operator=(gradient_store const&) = delete;
 
   [[nodiscard]] bool pooled() const noexcept { return gradients_.pooled(); }
+  [[nodiscard]] bool in_a_tree() const noexcept { return in_a_tree_; }
+  [[nodiscard]] bool direct() const noexcept { return direct_; }
   [[nodiscard]] exchange_times& times() noexcept { return times_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
   [[nodiscard]] bool found_nonfinite() const noexcept { return found_nonfinite_; }
@@ -30143,7 +30768,7 @@ class gradient_store {
     in_flight_.push_back(&it);
   }
   void start(wire& way, view gradient) {
-    if constexpr (sums_in_tree<wire>) {
+    if constexpr (has_tree) {
       if (in_a_tree_) return way.begin_in_a_tree(gradient);
     }
     way.begin(gradient, scale_);
@@ -30210,77 +30835,679 @@ class gradient_store {
 
 }  // namespace trireme::parallel::detail
 
+// ---- trireme/parallel/detail/bucket_sums.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// The sums of all ranks' gradients: reduced by messages while backward runs, or, where ranks share an address space
+/// and nobody adds to the sums later, computed from the buckets of all ranks when they are needed.
+///
+/// @tparam WritesPeers  whether ranks write values into each other's buckets.
+template <class Env, class Comm, strategy Placement, class Compressor, bool WritesPeers>
+class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
+  using base = gradient_store<Env, Comm, Placement, Compressor>;
+  using kernels = ops::on<typename Env::space>;
+  using piece = bucket_plan::tensor_range;
+
+ public:
+  using typename base::element, typename base::space, typename base::view;
+  using term = tensor_view<element const, space>;
+  // Whether the contents of a bucket at the beginning of a step may count. Its padding must be zero then, which fails
+  // if a slice is unspecified after a step, or a compressor has encoded it. A user's memory space may have no scaling.
+  static constexpr bool keeps_buckets = Placement::optimizer_state == distribution::replicate &&
+                                        lossless_identity<Compressor> && std::is_same_v<element, typename Env::param> &&
+                                        requires(view gradient) {
+    kernels::scale(gradient, 1.0);
+  };
+  /// Whether ranks may read each other's buckets.
+  static constexpr bool reads_peers = WritesPeers && Placement::gradients == distribution::replicate &&
+                                      lossless_identity<Compressor> && std::is_same_v<element, typename Env::reduce> &&
+                                      has_peers<Comm, element, space>;
+
+  /// Collective if ranks may read each other's buckets.
+  /// @param last  nobody adds to the sums after these ranks.
+  bucket_sums(partition const& own, std::vector<parameter<Env>*> const& layers, Comm& world,
+              Compressor const& compressor, bool in_a_tree, bool last)
+      : base(own.plan(), layers, world, compressor, in_a_tree, reads_peers && last && !in_a_tree && !has_tied(own)),
+        own_(own),
+        world_(world) {
+    if constexpr (reads_peers) {
+      for (int b = 0; this->direct() && b < count(); ++b) peers_.push_back(world.peers(this->resident(b)));
+    }
+  }
+
+  /// Collective. Completes the sums, and adds the squares of those that this rank accounts for; infinity if a number is
+  /// not finite.
+  /// @param also     buckets whose sums are also summed over further ranks.
+  /// @param brought  this rank's gradients: where a sum is that is not in its bucket.
+  /// @param fuse     no norm is needed: if ranks read each other's buckets, the update may compute the sums.
+  /// @returns whether it does. Then the vote is the barrier after which all gradients are final.
+  bool finish(double start, std::span<std::pair<int, Comm*> const> also, auto const& brought, bool fuse,
+              exact_sum& squares) {
+    base::finish(start);
+    for (auto const& [bucket, group] : also) {
+      if (bucket >= count()) continue;
+      auto const [first, elements] = own_.owned(bucket);
+      sum_of_all(*group, this->reduced(bucket, first, elements), reduction::sum{});
+    }
+    fused_ = this->direct() && fuse;
+    if (fused_) {
+      for (int b = 0; b < count(); ++b) expect_finite(term(this->resident(b)), squares);
+    } else if (this->direct()) {
+      if constexpr (reads_peers) reduce_peers(squares);
+    } else {
+      for_each_accounted([&](int b, auto const& of) { account(of, sum(brought, b, of), squares); });
+    }
+    if (this->found_nonfinite()) squares.add(std::numeric_limits<double>::infinity());
+    return fused_;
+  }
+  /// After finish(): shows each segment its gradient: the sum, or the terms that the update adds itself. Gives the
+  /// caller of the exchange the sums.
+  void show(std::vector<owned_segment<Env>>& all, auto const& brought) {
+    auto const ways = fused_ ? static_cast<std::size_t>(world_.size()) : 1;
+    terms_.clear();
+    terms_.reserve(all.size() * ways);
+    for (auto& each : all) {
+      if (fused_) {
+        each.sum = {};
+        add_terms(each.bucket, each.range.in_bucket, each.range.count);
+      } else {
+        terms_.push_back(each.sum = sum(brought, each.bucket, each.range));
+        brought.give_back(each.range, each.sum);
+      }
+      each.gradient = {std::span<term const>(terms_).last(ways), 1.0};
+    }
+  }
+  /// After finish(): whether this rank's gradient of a tensor is finite (the part of it that it updates).
+  [[nodiscard]] bool is_finite(bucket_plan::entry const& entry, auto const& brought) const {
+    if (entry.frozen) return true;
+    auto const [first, elements] = base::sharded ? own_.owned(entry.bucket) : interval{entry.offset, entry.size()};
+    bool finite = true;
+    for (auto const of : own_.plan().tensor_ranges(entry.bucket, first, elements)) {
+      if (&own_.plan().at(of.entry) == &entry) finite = finite && kernels::finite(term(sum(brought, entry.bucket, of)));
+    }
+    return finite;
+  }
+
+ private:
+  static bool has_tied(partition const& own) {
+    auto const& all = own.plan().entries();
+    return std::any_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
+  }
+  [[nodiscard]] int count() const noexcept { return own_.plan().trained_buckets(); }
+  [[nodiscard]] view sum(auto const& brought, int bucket, piece const& of) const {
+    return brought.sum(of, this->reduced(bucket, of.in_bucket, of.count));
+  }
+  void for_each_accounted(auto&& f) const { own_.for_each_range_of(state_scope::owned, count(), f, true); }
+  static void expect_finite(term gradient, exact_sum& squares) {
+    if (!kernels::finite(gradient)) squares.add(std::numeric_limits<double>::infinity());
+  }
+  // Parameters that another rank of this replica owns are in that rank's norm, and moving averages have no gradient;
+  // but all numbers must be finite.
+  void account(piece const& of, term gradient, exact_sum& squares) const {
+    auto const& info = own_.plan().at(of.entry).info;
+    if (info.is_owner && exactly_equal(info.running, 0)) {
+      kernels::sum_of_squares(gradient, squares);
+    } else {
+      expect_finite(gradient, squares);
+    }
+  }
+  void add_terms(int bucket, std::int64_t first, std::int64_t elements) {
+    for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, elements));
+  }
+  // Replaces this rank's slices by the sums over all ranks, and accounts for each stretch while it is in the
+  // second-level cache.
+  void reduce_peers(exact_sum& squares) {
+    world_.barrier();  // the gradients of all ranks are final
+    constexpr std::int64_t stretch = 32 * block_elements;
+    for_each_accounted([&](int b, piece const& of) {
+      auto const own = this->reduced(b, of.in_bucket, of.count);
+      for (std::int64_t at = 0; at < own.size(); at += stretch) {
+        auto const sums = own.flat(at, std::min(stretch, own.size() - at));
+        terms_.clear();
+        add_terms(b, of.in_bucket + at, sums.size());
+        kernels::reduce(std::span<view const>(&sums, 1), std::span<term const>(terms_), reduction::sum{});
+        account(of, sums, squares);
+      }
+    });
+    for (int b = 0; b < count(); ++b) this->record_bucket(b);
+  }
+
+  partition const& own_;
+  Comm& world_;
+  std::vector<std::vector<view>> peers_;  // by bucket
+  std::vector<term> terms_;               // of the segments
+  bool fused_ = false;                    // in this step the update computes the sums
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/same_on_all_ranks.hpp
+namespace trireme::parallel {
+
+/// A value that must be equal on every rank, as text. A text of several lines is a list.
+struct rank_value {
+  std::string_view what;
+  std::string value;
+  std::string_view remedy = {};  ///< the end of its error message, if it differs from the default
+};
+
+namespace detail {
+
+/// Line `number` of a text, or "nothing" after the last one.
+[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
+  for (; number > 0 && !all.empty(); --number) {
+    auto const end = all.find('\n');
+    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
+  }
+  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
+}
+/// The first lines in which two texts differ.
+[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
+                                                                                   std::string_view b) {
+  std::size_t number = 0;
+  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
+  return {line_of(a, number), line_of(b, number)};
+}
+
+}  // namespace detail
+
+/// The floating-point mode of this rank's processor: results have other bits in another mode.
+[[nodiscard]] inline rank_value arithmetic_of_rank() {
+  return {"the processor's arithmetic", to_string(arithmetic_mode::of_this_thread()),
+          "set rounding and denormal numbers equally on every rank (fesetround, _MM_SET_FLUSH_ZERO_MODE, "
+          "torch::set_flush_denormal, or a program linked with -ffast-math)"};
+}
+
+/// Throws config_error on every rank if an item differs between ranks; the error names it, two ranks and their values.
+///
+/// Bytes    one all_gather of a number an item; values are sent only if they differ.
+/// Ranks    collective: the same number of items on every rank, in one order.
+///
+/// @param whose   the public name with which the error begins.
+/// @param rank    the rank's number in the error: that in the whole world.
+/// @param remedy  the end of the error, unless an item has its own.
+template <class Comm>
+void expect_same_on_all_ranks(Comm& world, std::string_view whose, int rank, std::span<rank_value const> items,
+                              std::string_view remedy) {
+  if (world.size() == 1) return;
+  auto const ranks = static_cast<std::size_t>(world.size());
+  auto const own = static_cast<std::size_t>(world.rank());
+  auto const each = items.size() + 1;  // the last number is the rank's number in the error
+  std::vector<std::uint64_t> table(each * ranks);
+  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
+  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
+  world.all_gather(tensor_view<std::uint64_t>(table));
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    for (std::size_t other = 1; other < ranks; ++other) {
+      if (table[other * each + item] == table[item]) continue;
+      auto const first = detail::value_of_rank(world, 0, items[item].value);
+      auto const second = detail::value_of_rank(world, static_cast<int>(other), items[item].value);
+      auto const [here, there] = detail::differing_lines(first, second);
+      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
+                              there, " on rank ", table[other * each + items.size()], "; ",
+                              items[item].remedy.empty() ? remedy : items[item].remedy));
+    }
+  }
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/detail/exchange_checks.hpp (goes on)
+namespace trireme::parallel::detail {
+
+// The requirements of an exchange on its arguments and its ranks: config_error if one does not hold.
+
+/// The number of gradients of this size that fill a bucket.
+template <class Strategy>
+[[nodiscard]] std::int64_t bucket_elements(Strategy const& strategy, std::size_t gradient_bytes) {
+  auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(gradient_bytes);
+  if (count < 1) {
+    throw config_error(text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes,
+                            "; it must be at least the size of one gradient"));
+  }
+  return count;
+}
+
+/// Collective. Returns the layout if it is the same on all ranks, as well as strategy and compressor.
+/// @param rank  this rank's number in errors.
+template <class Comm, class Strategy, class Compressor>
+[[nodiscard]] bucket_plan agreed(bucket_plan plan, Comm& world, int rank, Strategy const& strategy,
+                                 Compressor const& compressor) {
+  expect_exact_arithmetic();
+  std::string parameters;
+  for (auto const& entry : plan.entries())
+    parameters +=
+        text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
+  rank_value const items[] = {{"the parallel strategy", describe(strategy)},
+                              {"the compressor", describe(compressor)},
+                              {"a parameter", std::move(parameters)},
+                              arithmetic_of_rank()};
+  expect_same_on_all_ranks(world, "trireme::exchange", rank, items,
+                           "use the same parameters in the same order, and the same policies, on every rank");
+  return plan;
+}
+
+/// A lossy compressor would change a moving average.
+template <class Compressor>
+void expect_exact_means(bucket_plan const& plan, Compressor const& compressor) {
+  if constexpr (lossless_identity<Compressor>) return;
+  for (auto const& entry : plan.entries()) {
+    if (exactly_equal(entry.info.running, 0)) continue;
+    throw config_error(text("trireme::exchange: \"", entry.info.name,
+                            "\" is a moving average that its layer measures, which ", describe(compressor),
+                            " would change; leave the compressor out"));
+  }
+}
+
+/// If gradients have memory only while a unit uses them, the units must be known.
+template <class Strategy>
+void expect_units(Strategy const& strategy, bool known) {
+  if (known) return;
+  throw config_error(text("trireme::exchange: ", describe(strategy),
+                          " allocates gradients unit by unit; pass the end of each unit's uses"));
+}
+
+/// Whether these ranks can compute sums in a tree.
+/// @param lossless  whether the compressor is lossless; only for the error message.
+template <class Strategy>
+void expect_tree(Strategy const& strategy, int ranks, bool has_tree, bool lossless) {
+  if (!has_tree) {
+    throw config_error(text("trireme::exchange: ", describe(strategy), " sums whole gradients in a fixed tree; ",
+                            lossless ? "this communicator cannot: use another one"
+                                     : "a compressor would change them: leave one of them out"));
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
+    throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
+                            " ranks: reproducible sums need a power of two of ranks; use another number"));
+  }
+}
+
+/// Collective. The most micro-batches that a rank runs. A tree needs the same number of logical ones on every rank, and
+/// at least one.
+template <class Comm>
+[[nodiscard]] std::int64_t agreed_rounds(Comm& world, std::int64_t micro_batches, std::int64_t run, bool in_a_tree) {
+  std::int64_t most[] = {run, micro_batches, -micro_batches};
+  world.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
+  if (!in_a_tree) return most[0];
+  if (most[1] != -most[2] || most[1] < 1) {
+    throw config_error(text("trireme::exchange: .reproducible with between ", -most[2], " and ", most[1],
+                            " micro-batches a rank; every rank needs the same number, at least one, "
+                            "including those without samples"));
+  }
+  return std::max<std::int64_t>(most[0], 1);
+}
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/exchange_protocol.hpp
+namespace trireme::parallel::detail {
+
+/// What must follow the update of a step: nothing; publish(), because each rank has updated only its part; or
+/// publish(), because the strategy acts at the end of a step.
+enum class publishing : std::uint8_t { nothing, parts, ends };
+
+/// Checks the order of calls on an exchange: begin, then a ready for each use (after an open, if gradients have memory
+/// only from there), finish, and publish if each rank has updated only its part, or the strategy acts at the end of a
+/// step.
+///
+/// It counts two numbers a use and sends nothing. It always counts; the assertion level only decides whether it throws.
+///
+/// Errors   assertion_error (light) that names the parameter and the call that is missing.
+class exchange_protocol {
+ public:
+  /// @param publishes  what must follow an update.
+  /// @param opens      gradients have memory from open() on, in each micro-batch.
+  exchange_protocol(bucket_plan const& plan, int uses, publishing publishes, bool opens)
+      : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
+
+  /// Checked before a step begins.
+  void may_begin() const {
+    expect(phase_ != phase::begun,
+           [] { return std::string("begin() during a step; call finish() first, or abandon() to give the step up"); });
+    expect_published("begin()");
+  }
+  /// @param own  micro-batches in which this rank reports each use; 0 if it has no samples.
+  /// @param all  micro-batches in which it may, including those of other ranks in which it takes part.
+  void begin(std::int64_t own, std::int64_t all) noexcept {
+    phase_ = phase::begun;
+    own_ = own;
+    all_ = all;
+    complete_ = 0;
+    some_reported_ = false;
+    std::fill(uses_.begin(), uses_.end(), use_state{0, !opens_});
+  }
+  void open(int first, int last) {
+    expect_begun("open()");
+    for (int use = first; use < last; ++use) at(use).open = true;
+  }
+  void ready(int use) {
+    if (phase_ != phase::begun || static_cast<std::size_t>(use) >= uses_.size() || !at(use).open ||
+        at(use).reports >= all_)
+      return refuse_ready(use);
+    auto& it = at(use);
+    it.open = !opens_;
+    some_reported_ = true;
+    if (++it.reports == own_) ++complete_;
+  }
+  void accumulate() const {
+    expect_begun("accumulate()");
+    expect(!some_reported_, [&] {
+      std::size_t use = 0;
+      while (uses_[use].reports == 0) ++use;
+      return text("accumulate() after ready(", named(static_cast<int>(use)),
+                  "), whose gradient may be in transit; call accumulate() before the first ready() of a step");
+    });
+  }
+  void weight() const { expect_begun("weight()"); }
+  void sit_out() const { expect_begun("sit_out()"); }
+
+  /// Checked before finish() takes part in the remaining micro-batches of other ranks.
+  void may_finish() const {
+    expect_begun("finish()");
+    if (own_ > 0 && complete_ < uses_.size()) refuse_finish();
+  }
+  /// @param finite  false: there will be no update.
+  void finished(bool finite) noexcept { phase_ = finite ? phase::finished : phase::idle; }
+  /// Gradients are about to be read as sums.
+  void update() const {
+    expect(phase_ != phase::begun,
+           [] { return std::string("segments() before the sums are complete; call finish() first"); });
+  }
+  void publish() {
+    expect(phase_ != phase::begun,
+           [] { return std::string("publish() before the end of a step; call finish() first"); });
+    phase_ = phase::idle;
+  }
+  /// @param reader  the call that is about to read parameters.
+  void expect_published(std::string_view reader) const {
+    expect(publishes_ == publishing::nothing || phase_ != phase::finished, [&] {
+      if (publishes_ == publishing::ends)
+        return text(reader, " during a step, in which \"", plan_.at(0).info.name,
+                    "\" was to be updated; call publish() after finish(): this strategy ends its steps there");
+      return text(reader, " after an update, in which each rank changes only its part of the parameters, such as \"",
+                  plan_.at(0).info.name, "\"; call publish() after finish()");
+    });
+  }
+  void abandon() noexcept { phase_ = phase::idle; }
+  /// @param call  the name of a call that reads all state.
+  void expect_between_steps(std::string_view call) const {
+    expect(phase_ != phase::begun, [&] { return text(call, " during a step; call finish() first"); });
+    expect_published(call);
+  }
+
+ private:
+  enum class phase : std::uint8_t { idle, begun, finished };
+  struct use_state {
+    std::int32_t reports = 0;  // in this step
+    bool open = false;         // may be reported now
+  };
+
+  template <class Sentence>
+  static void expect(bool condition, Sentence&& sentence) {
+    expects(assertion_level::light, condition, [&] { return "trireme::exchange: " + sentence(); });
+  }
+  [[gnu::noinline]] void refuse_ready(int use) const {
+    expect(static_cast<std::size_t>(use) < uses_.size(),
+           [&] { return text("use ", use, " is out of range; the number of uses is ", uses_.size()); });
+    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; call begin() first"); });
+    expect(false, [&] {
+      if (opens_ && at(use).reports == 0)
+        return text("ready(", named(use), ") without memory for it; call open() first");
+      return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
+                  "; call it once, when the gradient is final",
+                  opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
+    });
+  }
+  [[gnu::noinline]] void refuse_finish() const {
+    int missing = 0;
+    int first = 0;
+    for (int use = static_cast<int>(uses_.size()); use-- > 0;) {
+      if (at(use).reports >= own_) continue;
+      ++missing;
+      first = use;
+    }
+    expect(missing == 0, [&] {
+      return text("finish() without ready(", named(first), ")",
+                  missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
+                  "; call it for each gradient of the step (a rank without samples calls begin(0))");
+    });
+  }
+  void expect_begun(char const* call) const {
+    expect(phase_ == phase::begun, [&] { return text(call, " outside a step; call begin() first"); });
+  }
+  [[nodiscard]] use_state& at(int use) noexcept { return uses_[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] use_state const& at(int use) const noexcept { return uses_[static_cast<std::size_t>(use)]; }
+  // The parameter, and the number of the use if there are several.
+  [[nodiscard]] std::string named(int use) const {
+    auto const& entry = plan_.at(plan_.entry_of_use(use));
+    auto const which = entry.uses.size() > 1 ? text(" (use ", use, ")") : std::string();
+    return text("\"", entry.info.name, "\"", which);
+  }
+
+  bucket_plan const& plan_;
+  std::vector<use_state> uses_;
+  publishing publishes_;
+  bool opens_;
+  phase phase_ = phase::idle;
+  std::int64_t own_ = 0;
+  std::int64_t all_ = 0;
+  std::size_t complete_ = 0;  // uses that have been reported in all own micro-batches
+  bool some_reported_ = false;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/foreign_parameters.hpp
+namespace trireme::parallel::detail {
+
+/// Parameters in the caller's memory, none of them tied. Their gradients are copied into buckets and back.
+template <class Env>
+class foreign_parameters {
+ public:
+  using element = typename Env::param;
+  using space = typename Env::space;
+  using view = tensor_view<element, space>;
+  static constexpr bool lent = true;
+  static constexpr std::string_view equal_start =
+      "from the same values: world.broadcast(values, 0) gives it those of rank 0";
+
+  explicit foreign_parameters(std::vector<foreign_parameter<element, space>> all) : all_(std::move(all)) {}
+
+  /// Whether gradients have memory only while a unit uses them.
+  [[nodiscard]] static bool in_units(auto const&) noexcept { return false; }
+  static void expect_possible(auto const& strategy, bool) {
+    if (!sums_in_a_tree(strategy)) return;
+    throw config_error(text("trireme::exchange: ", describe(strategy),
+                            " needs to know the micro-batches, which a model with its own memory does not provide; "
+                            "leave .reproducible out, or describe the model in units"));
+  }
+  /// No layer is bound to a bucket.
+  [[nodiscard]] std::vector<parameter<Env>*> const& layers() const noexcept { return none_; }
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
+
+  /// Errors   config_error if two of them have the same name, or if one has different numbers of gradients and values.
+  [[nodiscard]] std::vector<parameter_info> infos() const {
+    std::vector<parameter_info> infos;
+    for (auto const& each : all_) {
+      if (each.value.size() != each.gradient.size()) {
+        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
+                                " values but ", how_many(each.gradient.size(), "gradient")));
+      }
+      for (auto const& other : infos) {
+        if (other.name == each.name) {
+          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\"; rename one"));
+        }
+      }
+      infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
+      infos.back().fused = each.fused;
+      infos.back().stacked = each.stacked;
+    }
+    return infos;
+  }
+
+  /// From now on the gradients of parameter number `use` are in `gradient`.
+  /// Errors   config_error if their number differs from that of the values.
+  void gradient_at(int use, view gradient) {
+    auto& it = all_[static_cast<std::size_t>(use)];
+    if (it.value.size() != gradient.size()) {
+      throw config_error(text("trireme::exchange: parameter \"", it.name, "\" has ", it.value.size(),
+                              " values, but its gradient is moved to ", gradient.size()));
+    }
+    it.gradient = gradient;
+  }
+
+  /// The values have been written: updates the caller's copies.
+  void follow() const {
+    for (auto const& each : all_) {
+      if (each.follow) each.follow();
+    }
+  }
+
+  /// All values, and all gradients, of one tensor.
+  [[nodiscard]] view value(bucket_plan::entry const& entry) const { return of(entry).value.flat(); }
+  [[nodiscard]] view gradient(bucket_plan::entry const& entry) const { return of(entry).gradient.flat(); }
+
+ private:
+  [[nodiscard]] foreign_parameter<element, space> const& of(bucket_plan::entry const& entry) const {
+    return all_[static_cast<std::size_t>(entry.uses.front())];
+  }
+
+  std::vector<foreign_parameter<element, space>> all_;
+  std::vector<parameter<Env>*> none_;
+};
+
+}  // namespace trireme::parallel::detail
+
 // ---- trireme/parallel/detail/value_store.hpp
 namespace trireme::parallel::detail {
 
-/// The parameter values that layers read, in buckets: all of them, or (if parameters are sharded) this rank's slices,
-/// from which a unit's buckets are gathered while it runs.
-template <class Env, class Comm, strategy Strategy>
+/// The parameter values that layers read, and the master values that this rank updates.
+///
+/// Values are in buckets, or in the caller's memory. If parameters are sharded, a rank keeps its slices, from which a
+/// unit's buckets are gathered while it runs. If only the optimizer's state is sharded, an update writes its values
+/// directly into all ranks' buckets where ranks share an address space, and they are gathered afterwards otherwise.
+///
+/// @tparam Parameters  model_parameters, or foreign_parameters of the caller.
+template <class Env, class Comm, strategy Strategy, class Parameters>
 class value_store {
  public:
   using space = typename Env::space;
   using element = typename Env::param;
+  using master_element = typename Env::master;
   using view = tensor_view<element, space>;
+  using master_view = tensor_view<master_element, space>;
   using kernels = ops::on<space>;
-  static constexpr bool sharded = Strategy::parameters == distribution::shard;
+  using piece = bucket_plan::tensor_range;
+  static constexpr bool gathers = Strategy::parameters == distribution::shard;
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard && !gathers;
+  static constexpr bool keeps_master = !std::is_same_v<element, master_element>;
+  static constexpr bool can_write_peers = !Parameters::lent && sharded && has_peers<Comm, element, space>;
+  static_assert(!Parameters::lent || !keeps_master,
+                "trireme::exchange: parameters in the caller's memory are their own master copy");
+  static_assert(!Parameters::lent || !gathers,
+                "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; "
+                "use parallel::zero<2>");
 
-  /// @param wanted  false: the values are in the caller's memory, and no rank needs a copy.
-  value_store(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
-      : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
-    if constexpr (sharded) held_.assign(plan.units().size(), 0);
-    for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
-      auto const n = sharded ? plan.slice_elements(b) : elements(b);
-      if constexpr (sharded) {
-        at(b).kept = trireme::tensor<element, space>(shape{n});
-      } else {
-        at(b).kept = message_tensor<element, space>(world, shape{n});
+  value_store(partition const& own, Parameters const& parameters, Comm& world)
+      : own_(own), parameters_(parameters), world_(world), pool_(own.plan()), buckets_(own.plan().buckets().size()) {
+    if constexpr (gathers) held_.assign(own.plan().units().size(), 0);
+    for (auto const& entry : own.plan().entries()) read_.push_back(parameters.value(entry));
+    for (int b = 0; b < count(); ++b) {
+      auto& it = at(b);
+      if constexpr (keeps_master) kernels::fill(make(it.master, own.owned(b).count), 0.0);
+      if constexpr (gathers) {
+        kernels::fill(make(it.kept, own.plan().slice_elements(b)), 0.0);
+      } else if constexpr (sharded || !Parameters::lent) {
+        it.kept = message_tensor<element, space>(world, shape{elements(b)});
+        kernels::fill(it.kept.view(), 0.0);
+        if constexpr (!Parameters::lent) bind(b, it.kept.view());
+        if constexpr (can_write_peers) peers_.push_back(world.peers(it.kept.view()));
       }
-      kernels::fill(at(b).kept.view(), 0.0);
-      if (!sharded && !uses.empty()) bind(b, at(b).kept.view());
     }
   }
   value_store(value_store const&) = delete;
   value_store& operator=(value_store const&) = delete;
 
-  /// A bucket's values that this rank keeps: all, or its slice.
-  [[nodiscard]] view kept(int bucket) const { return at(bucket).kept.view(); }
-  /// The kept values of a piece; if values are sharded, the piece must be in this rank's slice.
-  [[nodiscard]] view kept(int bucket, bucket_plan::tensor_range const& range) const {
-    auto const first = sharded ? world_.rank() * plan_.slice_elements(bucket) : 0;
-    return kept(bucket).flat(range.in_bucket - first, range.count);
+  /// A tensor as this rank's layers see it; empty while its unit is not gathered.
+  [[nodiscard]] view read(bucket_plan::entry const& entry) const { return read_[index(entry)]; }
+  /// The values that this rank keeps of a piece; if parameters are sharded, the piece must be in this rank's slice.
+  [[nodiscard]] view kept(int bucket, piece const& of) const {
+    if constexpr (gathers) return at(bucket).kept.view().flat(of.in_bucket - own_.accounted(bucket).first, of.count);
+    return read_[static_cast<std::size_t>(of.entry)].flat(of.in_entry, of.count);
   }
-  /// All values of a bucket; empty while they are not gathered.
-  [[nodiscard]] view whole(int bucket) const {
-    if constexpr (sharded) {
-      auto const& gathered = at(bucket).gathered;
-      return gathered == nullptr ? view{} : gathered->view().flat(0, elements(bucket));
+  /// The master values of a piece that this rank updates.
+  [[nodiscard]] master_view master(int bucket, piece const& of) const {
+    if constexpr (keeps_master) {
+      return at(bucket).master.view().flat(of.in_bucket - own_.owned(bucket).first, of.count);
     } else {
-      return kept(bucket);
+      return kept(bucket, of);
+    }
+  }
+  /// Adds the outputs of an update of a piece besides its master value: as many for every piece.
+  void add_outputs(int bucket, piece const& of, std::vector<view>& to) const {
+    if constexpr (can_write_peers) {
+      for (int rank = 0; rank < world_.size(); ++rank) {
+        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
+        auto const& theirs = peers_[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(rank)];
+        to.push_back(theirs.flat(of.in_bucket, of.count));
+      }
+    } else if constexpr (keeps_master) {
+      to.push_back(kept(bucket, of));
+    }
+  }
+  /// Sets a tensor from all of its master values: this rank's part of the masters, and the values of its layers.
+  void load(bucket_plan::entry const& entry, tensor_view<master_element const, space> whole) {
+    if constexpr (!gathers) kernels::copy(read(entry), whole);
+    if constexpr (keeps_master || gathers) {
+      own_.for_each_range(state_scope::kept, entry.bucket, [&](piece const& of) {
+        if (&own_.plan().at(of.entry) != &entry) return;
+        auto const part = whole.flat(of.in_entry, of.count);
+        if constexpr (keeps_master) kernels::copy(master(entry.bucket, of), part);
+        if constexpr (gathers) kernels::copy(kept(entry.bucket, of), part);
+      });
+    }
+  }
+  /// Collective. After an update of the first `buckets` buckets: gives all ranks all values that their layers read
+  /// between units.
+  void publish(int buckets) {
+    release_all();
+    if constexpr (can_write_peers) {
+      world_.barrier();
+    } else if constexpr (sharded) {
+      pending_.clear();
+      for (int b = 0; b < buckets; ++b) {
+        copy_lent(b, true);
+        pending_.push_back(world_.all_gather_async(at(b).kept.view()));
+      }
+      for (int b = 0; b < buckets; ++b) {
+        pending_[static_cast<std::size_t>(b)].wait();
+        copy_lent(b, false);
+      }
     }
   }
 
   /// Starts to gather the values of a unit. Collective, like release: in one order on all ranks.
   void prefetch(int unit) {
-    if constexpr (sharded) {
-      if (held(unit) != 0) return;
-      held(unit) = 1;
-      for (int const b : buckets_of(unit)) {
+    if constexpr (gathers) {
+      auto const& buckets = own_.plan().unit_at(unit).buckets;
+      if (std::exchange(held(unit), 1) != 0) return;
+      for (int const b : buckets) {
         if (at(b).users++ == 0) start_gather(b);
       }
     }
   }
   /// Returns when the values of a unit have been gathered.
   void gather(int unit) {
-    if constexpr (sharded) {
-      prefetch(unit);
-      for (int const b : buckets_of(unit)) wait(b);
+    prefetch(unit);
+    if constexpr (gathers) {
+      for (int const b : own_.plan().unit_at(unit).buckets) wait(b);
     }
   }
   void release(int unit) {
-    if constexpr (sharded) {
-      if (held(unit) == 0) return;
-      held(unit) = 0;
-      for (int const b : buckets_of(unit)) {
+    if constexpr (gathers) {
+      auto const& buckets = own_.plan().unit_at(unit).buckets;
+      if (std::exchange(held(unit), 0) == 0) return;
+      for (int const b : buckets) {
         if (--at(b).users == 0) drop(b);
       }
     }
@@ -30289,42 +31516,48 @@ class value_store {
     for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) release(unit);
   }
 
-  /// Bytes of permanent values, and of buffers for gathered ones.
-  [[nodiscard]] std::int64_t kept_bytes() const {
-    std::int64_t sum = 0;
-    for (auto const& each : buckets_) sum += static_cast<std::int64_t>(each.kept.view().bytes());
-    return sum;
-  }
-  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
-    return pool_.elements() * static_cast<std::int64_t>(sizeof(element));
+  /// Adds the bytes of permanent values, of masters, and of buffers for gathered values.
+  void count_bytes(exchange_memory& sum) const {
+    for (auto const& each : buckets_) {
+      sum.parameters += static_cast<std::int64_t>(each.kept.view().bytes());
+      sum.masters += static_cast<std::int64_t>(each.master.view().bytes());
+    }
+    sum.buffers += pool_.elements() * static_cast<std::int64_t>(sizeof(element));
   }
 
  private:
   using buffer = trireme::tensor<element, space>;
   struct bucket_values {
-    trireme::tensor<element, space> kept;
+    trireme::tensor<element, space> kept;           // all values, or this rank's slice; none if they are only lent
+    trireme::tensor<master_element, space> master;  // if parameters are not their own masters
     std::unique_ptr<buffer> gathered;
-    std::optional<gather_request_t<Comm, element, space, sharded>> pending;
+    std::optional<gather_request_t<Comm, element, space, gathers>> pending;
     int users = 0;  // units that hold it
   };
 
+  template <class T>
+  static tensor_view<T, space> make(trireme::tensor<T, space>& it, std::int64_t elements) {
+    it = trireme::tensor<T, space>(shape{elements});
+    return it.view();
+  }
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(buckets_.size()); }
   [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] char& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
-  [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
-    return plan_.units()[static_cast<std::size_t>(unit)].buckets;
-  }
   [[nodiscard]] std::int64_t elements(int bucket) const {
-    return plan_.buckets()[static_cast<std::size_t>(bucket)].elements;
+    return own_.plan().buckets()[static_cast<std::size_t>(bucket)].elements;
+  }
+  [[nodiscard]] std::size_t index(bucket_plan::entry const& entry) const noexcept {
+    return static_cast<std::size_t>(&entry - own_.plan().entries().data());
   }
 
+  // Layers read the values of a bucket there from now on, or nowhere.
   void bind(int bucket, view values) {
-    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
-      auto const& entry = plan_.at(e);
-      for (int const use : entry.uses) {
-        uses_[static_cast<std::size_t>(use)]->value =
-            values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-      }
+    for (int const e : own_.plan().buckets()[static_cast<std::size_t>(bucket)].entries) {
+      auto const& entry = own_.plan().at(e);
+      auto& here = read_[static_cast<std::size_t>(e)];
+      here = values.empty() ? view{} : values.flat(entry.offset, entry.size());
+      parameters_.bind(entry, here);
     }
   }
   void start_gather(int b) {
@@ -30332,9 +31565,9 @@ class value_store {
     it.gathered = pool_.take(elements(b), [&](std::int64_t n) {
       return std::make_unique<buffer>(message_tensor<element, space>(world_, shape{n}));
     });
-    auto const all = whole(b);
-    auto const n = plan_.slice_elements(b);
-    kernels::copy(all.flat(world_.rank() * n, n), tensor_view<element const, space>(it.kept.view()));
+    auto const all = it.gathered->view().flat(0, elements(b));
+    auto const [first, n] = own_.accounted(b);
+    kernels::copy(all.flat(first, n), tensor_view<element const, space>(it.kept.view()));
     it.pending.emplace(world_.all_gather_async(all));
     bind(b, all);
   }
@@ -30348,99 +31581,602 @@ class value_store {
     bind(b, {});
     pool_.give(elements(b), std::move(at(b).gathered));
   }
+  // Copies between the caller's values and the bucket in which they are gathered: own pieces in, all pieces out.
+  void copy_lent(int bucket, bool in) {
+    if constexpr (Parameters::lent) {
+      auto const [first, count] = in ? own_.owned(bucket) : interval{0, elements(bucket)};
+      for (auto const of : own_.plan().tensor_ranges(bucket, first, count)) {
+        auto const theirs = kept(bucket, of), ours = at(bucket).kept.view().flat(of.in_bucket, of.count);
+        kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
+      }
+    }
+  }
 
-  bucket_plan const& plan_;
-  std::vector<parameter<Env>*> const& uses_;
+  partition const& own_;
+  Parameters const& parameters_;
   Comm& world_;
   buffer_pool<buffer> pool_;
   std::vector<bucket_values> buckets_;
-  std::vector<char> held_;  // by unit: whether its values are gathered
-};
-
-/// How updated values reach the layers of every rank: written directly into all ranks' buckets if they share an address
-/// space, gathered afterwards otherwise; not at all if every rank updates everything, or keeps slices only.
-template <class Env, class Comm, strategy Strategy>
-class value_outputs {
- public:
-  using space = typename Env::space;
-  using element = typename Env::param;
-  using view = tensor_view<element, space>;
-  using kernels = ops::on<space>;
-  static constexpr bool sharded =
-      Strategy::optimizer_state == distribution::shard && Strategy::parameters == distribution::replicate;
-  static constexpr bool keeps_master = !std::is_same_v<element, typename Env::master>;
-  static constexpr bool can_write_peers = sharded && has_peers<Comm, element, space>;
-
-  value_outputs(bucket_plan const& plan, value_store<Env, Comm, Strategy> const& values,
-                foreign_parameters<element, space> const& foreign, Comm& world)
-      : plan_(plan), values_(values), foreign_(foreign), world_(world) {
-    outputs_.reserve(static_cast<std::size_t>(world.size()));
-    if constexpr (can_write_peers) {
-      for (int b = 0; foreign.empty() && b < buckets(); ++b) peers_.push_back(world.peers(values.kept(b)));
-    }
-  }
-  value_outputs(value_outputs const&) = delete;
-  value_outputs& operator=(value_outputs const&) = delete;
-
-  /// The outputs of an update of a piece besides its master value; valid until the next call.
-  [[nodiscard]] std::span<view const> of(int bucket, bucket_plan::tensor_range const& range) {
-    outputs_.clear();
-    if constexpr (can_write_peers) {
-      for (int rank = 0; foreign_.empty() && rank < world_.size(); ++rank) {
-        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        auto const& theirs = peers_[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(rank)];
-        outputs_.push_back(theirs.flat(range.in_bucket, range.count));
-      }
-    } else if constexpr (keeps_master) {
-      outputs_.push_back(values_.kept(bucket, range));
-    }
-    return outputs_;
-  }
-  /// Collective. After an update of the first `buckets` buckets: gives all ranks all values that their layers read
-  /// between units.
-  void publish(int buckets) {
-    if constexpr (can_write_peers) {
-      if (foreign_.empty()) return world_.barrier();
-    }
-    if constexpr (sharded) gather(buckets);
-  }
-
- private:
-  [[nodiscard]] int buckets() const noexcept { return static_cast<int>(plan_.buckets().size()); }
-
-  void gather(int buckets) {
-    pending_.clear();
-    for (int b = 0; b < buckets; ++b) {
-      if (!foreign_.empty()) copy_foreign(b, true);
-      pending_.push_back(world_.all_gather_async(values_.kept(b)));
-    }
-    for (int b = 0; b < buckets; ++b) {
-      pending_[static_cast<std::size_t>(b)].wait();
-      if (!foreign_.empty()) copy_foreign(b, false);
-    }
-  }
-  // Copies between the caller's values and the bucket in which they are gathered: own pieces in, all pieces out.
-  void copy_foreign(int bucket, bool in) {
-    auto const whole = values_.kept(bucket);
-    auto const n = plan_.slice_elements(bucket);
-    auto const [first, count] = in ? std::pair{world_.rank() * n, n} : std::pair{std::int64_t{0}, whole.size()};
-    for (auto const range : plan_.tensor_ranges(bucket, first, count)) {
-      auto const theirs = foreign_.value(plan_.at(range.entry)).flat(range.in_entry, range.count);
-      auto const ours = whole.flat(range.in_bucket, range.count);
-      kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
-    }
-  }
-
-  bucket_plan const& plan_;
-  value_store<Env, Comm, Strategy> const& values_;
-  foreign_parameters<element, space> const& foreign_;
-  Comm& world_;
-  std::vector<std::vector<view>> peers_;  // by bucket
-  std::vector<view> outputs_;             // kept to avoid allocation, like the next
-  std::vector<gather_request_t<Comm, element, space, sharded>> pending_;
+  std::vector<view> read_;                                                // by entry
+  std::vector<std::vector<view>> peers_;                                  // by bucket
+  std::vector<char> held_;                                                // by unit: whether its values are gathered
+  std::vector<gather_request_t<Comm, element, space, sharded>> pending_;  // kept to avoid allocation
 };
 
 }  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/memory.hpp (goes on)
+namespace trireme::parallel {
+
+namespace detail {
+
+/// Parameters that layers have, which get their memory from the exchange.
+template <class Env>
+class model_parameters {
+ public:
+  using view = tensor_view<typename Env::param, typename Env::space>;
+  static constexpr bool lent = false;
+  static constexpr std::string_view equal_start = "from the same seed, or call broadcast()";
+
+  explicit model_parameters(std::vector<parameter<Env>*> uses) : uses_(std::move(uses)) {}
+
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(uses_.size()); }
+  [[nodiscard]] std::vector<parameter_info> infos() const {
+    std::vector<parameter_info> all;
+    for (auto const* use : uses_) all.push_back(use->info);
+    return all;
+  }
+  /// Whether gradients have memory only while a unit uses them.
+  [[nodiscard]] static bool in_units(auto const& strategy) {
+    return strategy.gradients == distribution::shard || sums_in_a_tree(strategy);
+  }
+  static void expect_possible(auto const& strategy, bool units_known) {
+    if (in_units(strategy)) expect_units(strategy, units_known);
+  }
+  /// The layers whose gradients are bound to buckets.
+  [[nodiscard]] std::vector<parameter<Env>*> const& layers() const noexcept { return uses_; }
+  /// Where values are before they have a bucket: nowhere.
+  [[nodiscard]] view value(bucket_plan::entry const&) const noexcept { return {}; }
+  /// Layers read the values of a tensor there from now on, or nowhere.
+  void bind(bucket_plan::entry const& entry, view values) const {
+    for (int const use : entry.uses)
+      uses_[static_cast<std::size_t>(use)]->value = values.empty() ? values : values.reshaped(entry.info.extents);
+  }
+  /// The values have been written.
+  void follow() const noexcept {}
+
+ private:
+  std::vector<parameter<Env>*> uses_;
+};
+
+/// Gradients that layers write into the buckets themselves.
+template <class Env>
+class layer_gradients {
+  using piece = bucket_plan::tensor_range;
+  using view = tensor_view<typename Env::gradient, typename Env::space>;
+
+ public:
+  layer_gradients(bucket_plan const&, model_parameters<Env> const&, bool) noexcept {}
+  static constexpr bool keeps_buckets = false;  // a step begins with zeros
+  void begin(double) noexcept {}
+  void weigh(double) noexcept {}
+  void take(int, bool, auto&&) noexcept {}
+  void complete(auto&&) noexcept {}
+  [[nodiscard]] view sum(piece const&, view in_bucket) const noexcept { return in_bucket; }
+  void give_back(piece const&, view) const noexcept {}
+};
+
+/// Gradients that the caller writes, in memory of its own or in the buckets, and their way into the buckets and back.
+///
+/// If buckets keep their contents, the first gradient of a step replaces them, and further ones are added. The only
+/// gradient of a rank without others remains where it is: it is the sum.
+///
+/// @tparam Keeps  buckets keep their contents from step to step; else they are zero when a step begins.
+template <class Env, class Parameters, bool Keeps>
+class callers_gradients {
+  using piece = bucket_plan::tensor_range;
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::gradient, space>;
+  using kernels = ops::on<space>;
+
+ public:
+  static constexpr bool keeps_buckets = Keeps;
+
+  /// @param alone  there is no other rank.
+  callers_gradients(bucket_plan const& plan, Parameters const& parameters, bool alone)
+      : plan_(plan), parameters_(parameters), alone_(alone), taken_(plan.entries().size()) {}
+
+  /// @param weight  of this rank's gradients in the sum; valid until the next call.
+  void begin(double weight) {
+    weigh(weight);
+    std::fill(taken_.begin(), taken_.end(), where::nowhere);
+  }
+  void weigh(double weight) noexcept { weight_ = weight; }
+  /// Takes one gradient of this rank.
+  /// @param last  no more of this use will follow in this step.
+  /// @param open  (use) -> its place in the bucket.
+  void take(int use, bool last, auto&& open) {
+    if (!plan_.trains(use)) return;
+    auto const e = plan_.entry_of_use(use);
+    auto const theirs = parameters_.gradient(plan_.at(e));
+    auto const before = std::exchange(taken_[static_cast<std::size_t>(e)], where::bucket);
+    if constexpr (Keeps) {
+      if (before == where::nowhere) {
+        if (last && alone_) {
+          taken_[static_cast<std::size_t>(e)] = where::caller;
+          return scale(theirs);
+        }
+        auto const ours = open(use);
+        constexpr std::int64_t stretch = 16 * block_elements;  // scaled while it is in the cache
+        for (std::int64_t at = 0; at < ours.size(); at += stretch) {
+          auto const part = ours.flat(at, std::min(stretch, ours.size() - at));
+          if (!in_place(theirs, ours)) kernels::copy(part, constant(theirs.flat(at, part.size())));
+          scale(part);
+        }
+        return;
+      }
+    }
+    kernels::accumulate(open(use), constant(theirs), weight_);
+  }
+  /// Before sums are completed: what this rank has not got is zero.
+  void complete(auto&& open) {
+    for (int use = 0; Keeps && use < parameters_.count(); ++use) {
+      if (plan_.trains(use) && taken_[static_cast<std::size_t>(plan_.entry_of_use(use))] == where::nowhere)
+        kernels::fill(open(use), 0.0);
+    }
+  }
+  /// The sum of a piece, which is in the bucket unless its only term has remained with the caller.
+  [[nodiscard]] view sum(piece const& of, view in_bucket) const {
+    if constexpr (Keeps) {
+      if (taken_[static_cast<std::size_t>(of.entry)] == where::caller) return theirs(of);
+    }
+    return in_bucket;
+  }
+  void give_back(piece const& of, view sum) const {
+    if (!in_place(theirs(of), sum)) kernels::copy(theirs(of), constant(sum));
+  }
+
+ private:
+  enum class where : std::uint8_t { nowhere, bucket, caller };
+
+  [[nodiscard]] auto theirs(piece const& of) const {
+    return parameters_.gradient(plan_.at(of.entry)).flat(of.in_entry, of.count);
+  }
+  void scale(view gradient) const {
+    if (!exactly_equal(weight_, 1)) kernels::scale(gradient, weight_);
+  }
+  static bool in_place(auto a, auto b) noexcept {
+    return static_cast<void const*>(a.address()) == static_cast<void const*>(b.address());
+  }
+  template <class T>
+  static tensor_view<T const, space> constant(tensor_view<T, space> view) {
+    return view;
+  }
+
+  bucket_plan const& plan_;
+  Parameters const& parameters_;
+  bool alone_;
+  std::vector<where> taken_;  // by entry: where this step's gradient is
+  double weight_ = 1;
+};
+
+}  // namespace detail
+
+// Whose memory an exchange works in: the parameters, the values that layers read, and this rank's gradients. The
+// exchange and its sums are the same for all. A memory of your own has the same three members.
+
+/// The exchange allocates parameters and gradients, and binds the layers to them.
+template <class Env, class Comm, class Placement>
+struct own_memory {
+  using given = std::vector<parameter<Env>*>;
+  using parameters = detail::model_parameters<Env>;
+  using values = detail::value_store<Env, Comm, Placement, parameters>;
+  template <bool Keeps>
+  using gradients = detail::layer_gradients<Env>;
+};
+
+/// Parameters and gradients are the caller's.
+template <class Env, class Comm, class Placement>
+struct callers_memory {
+  using given = std::vector<foreign_parameter<typename Env::param, typename Env::space>>;
+  using parameters = detail::foreign_parameters<Env>;
+  using values = detail::value_store<Env, Comm, Placement, parameters>;
+  template <bool Keeps>
+  using gradients = detail::callers_gradients<Env, parameters, Keeps>;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/unit_walk.hpp
+namespace trireme::parallel {
+
+// How a pass goes through the units [first, last), and what it asks of the memory of their parameters. The engine walks
+// with its units; a rank without samples walks alike, because gathering values is collective.
+// Hooks: gather(unit) before values are read, prefetch(unit) for the next one, release(unit) afterwards.
+
+/// Calls body(unit) for each unit.
+/// @param keep_last  the last unit's values are not released: backward begins with it.
+template <class Hooks, class Body>
+void walk_forward(Hooks& hooks, int first, int last, bool keep_last, Body&& body) {
+  for (int unit = first; unit < last; ++unit) {
+    bool const is_last = unit + 1 == last;
+    hooks.gather(unit);
+    if (!is_last) hooks.prefetch(unit + 1);
+    body(unit);
+    if (!is_last || !keep_last) hooks.release(unit);
+  }
+}
+
+/// Calls open(unit), for the memory of its gradients, then body(unit), for each unit from the last one on.
+template <class Hooks, class Open, class Body>
+void walk_backward(Hooks& hooks, int first, int last, Open&& open, Body&& body) {
+  for (int unit = last; unit-- > first;) {
+    hooks.gather(unit);
+    open(unit);
+    if (unit > first) hooks.prefetch(unit - 1);
+    body(unit);
+    hooks.release(unit);
+  }
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/distributed_parameters.hpp (goes on)
+namespace trireme {
+
+/// The ranks along an axis that processes different samples and distributes some parameters.
+template <class Comm>
+struct distributed_axis {
+  std::string_view kind;
+  Comm* ranks;
+};
+
+/// The parameters of a model as a strategy distributes them over ranks, and the strategy's own state: what lasts from
+/// step to step, except gradients. An exchange is one of these that takes steps.
+///
+/// @tparam Memory  whose memory they are in: parallel::own_memory or parallel::callers_memory.
+template <class Env, class Comm, strategy Strategy, template <class, class, class> class Memory>
+class distributed_parameters {
+ public:
+  using communicator = Comm;
+  using space = typename Env::space;
+  using param_element = typename Env::param;
+  using gradient_element = typename Env::gradient;
+  using master_element = typename Env::master;
+  using kernels = ops::on<space>;
+  using piece = parallel::bucket_plan::tensor_range;
+  using placement = parallel::detail::placement_t<Strategy>;
+  using memory_type = Memory<Env, Comm, placement>;
+  using parameters_type = typename memory_type::parameters;
+  using values_type = typename memory_type::values;
+  using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
+  using segment_type = parallel::owned_segment<Env>;
+  using hooks = parallel::detail::strategy_calls<strategy_type>;
+
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool shards_parameters = values_type::gathers;
+  static constexpr bool keeps_master = values_type::keeps_master;
+  /// Whether each rank takes steps on its own, so that values may differ between ranks between steps.
+  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
+
+  distributed_parameters(distributed_parameters const&) = delete;
+  distributed_parameters& operator=(distributed_parameters const&) = delete;
+
+  [[nodiscard]] parallel::bucket_plan const& plan() const noexcept { return bucket_plan_; }
+  /// The elements that this rank updates, and those that it owns.
+  [[nodiscard]] parallel::partition const& own() const noexcept { return own_; }
+  /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps on its
+  /// own.
+  [[nodiscard]] Comm& world() const noexcept { return replicas_; }
+  /// The ranks that vote.
+  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
+  /// The state of the strategy between steps.
+  [[nodiscard]] strategy_type& strategy() noexcept { return strategy_; }
+  [[nodiscard]] strategy_type const& strategy() const noexcept { return strategy_; }
+  /// Changes whenever values may have changed, to detect that copies derived from them are out of date.
+  [[nodiscard]] std::uint64_t version() const noexcept {
+    return shards_parameters ? version_ | ops::passing_values : version_;
+  }
+  /// Steps that are over, including those without an update.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// The steps with an update.
+  [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
+  [[nodiscard]] int use_count() const noexcept { return parameters_.count(); }
+  [[nodiscard]] int use_named(std::string_view name) const {
+    for (int use = 0; use < use_count(); ++use) {
+      if (bucket_plan_.at(bucket_plan_.entry_of_use(use)).info.name == name) return use;
+    }
+    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
+  }
+  /// Whether ready() is called in every micro-batch, not only in the last one.
+  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return in_units_; }
+  /// The weight of one sample's loss in the loss that this rank differentiates.
+  /// @param total  samples of the step, over all ranks.
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
+    return ranks_apart() / static_cast<double>(total);
+  }
+  /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
+  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
+  /// name the same tensors in the same order.
+  void sum_also(std::string_view name, Comm& group) {
+    for (auto const& entry : bucket_plan_.entries()) {
+      if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
+    }
+    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\"; pass a tied one"));
+  }
+  /// The traffic repeats after period() steps, once settles_after() steps have been taken.
+  [[nodiscard]] std::int64_t period() const noexcept {
+    if constexpr (requires { strategy_.period(); }) return strategy_.period();
+    return 1;
+  }
+  [[nodiscard]] std::int64_t settles_after() const noexcept {
+    if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
+    return 1;
+  }
+
+  // While a pass goes through units.
+
+  /// Before a unit's values are read: returns when they are gathered. No effect below stage 3.
+  void gather(int unit) {
+    if constexpr (shards_parameters) protocol_.expect_published("gather()");
+    values_.gather(unit);
+  }
+  /// The unit is the next one: starts to gather its values.
+  void prefetch(int unit) { values_.prefetch(unit); }
+  /// Its values are not read again before the next gather(): releases their memory.
+  void release(int unit) { values_.release(unit); }
+  /// Takes part in one forward pass of other ranks, for which this rank has no samples.
+  void sit_out_forward() { sit_out_forward(false); }
+
+  // Values, between steps.
+
+  /// A tensor as this rank's layers see it; if parameters are sharded, empty unless its unit is gathered.
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::bucket_plan::entry const& entry) const {
+    return values_.read(entry);
+  }
+  /// The master value of a piece, in whichever memory it is.
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, piece const& of) const {
+    return values_.master(bucket, of);
+  }
+  /// Fills every parameter with its initial values, a function of (seed, name, index): equal on every rank.
+  void initialise(std::uint64_t seed) {
+    for (auto const& entry : bucket_plan_.entries()) {
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
+      });
+      values_.load(entry, whole.view());
+    }
+    written();
+    if constexpr (hooks::made.start) strategy_.start();
+    follow_values();
+  }
+  /// Collective. Calls f("value/" + name, place, view) for all master values that this rank keeps, to be changed; then
+  /// updates the values that layers read, and the strategy's values derived from them.
+  template <class F>
+  void change_values(F&& f) {
+    visit_values(state_scope::kept, f);
+    refresh_parameters();
+    follow_values();
+  }
+  /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
+  void refresh_parameters() {
+    std::vector<tensor_view<param_element, space>> outputs;
+    own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
+      outputs.clear();
+      values_.add_outputs(b, range, outputs);
+      tensor_view<master_element const, space> const value = values_.master(b, range);
+      for (auto const& output : outputs) kernels::copy(output, value);
+    });
+    publish_values(bucket_count());
+  }
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (If parameters are
+  /// sharded, no rank has a copy of another's, and nothing is compared.)
+  void verify_replicas() {
+    protocol_.expect_published("verify_replicas()");
+    if constexpr (shards_parameters) return;
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(replicas_.size()));
+    hashes[static_cast<std::size_t>(replicas_.rank())] = hash_of_parameters();
+    replicas_.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < replicas_.size(); ++rank) {
+      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
+      throw config_error(text("trireme::exchange: the parameters of rank ", rank,
+                              " differ from those of rank 0; start every rank ", parameters_type::equal_start));
+    }
+  }
+  /// Collective. Gives every rank the parameters of `root`; other ranks of a replica that also hold some of them get
+  /// those of the first (no effect if each rank has its own slices).
+  void broadcast(int root = 0) {
+    broadcast(root, [](auto&&) {});
+  }
+  /// The same, then for tensors that ranks of other groups also hold.
+  /// @param others  (send): calls send(entry, ranks) for each of them, collective over `ranks`.
+  template <class Others>
+  void broadcast(int root, Others&& others) {
+    protocol_.expect_published("broadcast()");
+    for (auto const& entry : bucket_plan_.entries()) broadcast_one(entry, replicas_, root);
+    for (auto const& [bucket, group] : also_) {
+      for (int const e : bucket_plan_.buckets()[static_cast<std::size_t>(bucket)].entries)
+        broadcast_one(bucket_plan_.at(e), *group, 0);
+    }
+    others([&](parallel::bucket_plan::entry const& entry, Comm& ranks) { broadcast_one(entry, ranks, 0); });
+    written();
+    follow_values();
+  }
+  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
+  [[nodiscard]] std::uint64_t hash_of_parameters() const {
+    protocol_.expect_published("hash_of_parameters()");
+    std::uint64_t sum = 0;
+    auto const add = [&](parallel::bucket_plan::entry const& entry, std::int64_t from, auto values) {
+      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
+                             hash_name(entry.info.name), first);
+      });
+    };
+    if constexpr (shards_parameters) {
+      own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
+        add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
+      });
+      summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    } else {
+      for (auto const& entry : bucket_plan_.entries()) add(entry, 0, values_.read(entry));
+    }
+    return sum;
+  }
+
+  // State: its owners, and the part of it that is kept; see contract/state.hpp.
+
+  /// Calls f(name, place, view) for the master values that this rank keeps, or owns.
+  template <class F>
+  void visit_values(state_scope scope, F&& f) {
+    auto const visit = [&](int b, piece const& of) {
+      auto const& info = bucket_plan_.at(of.entry).info;
+      f("value/" + info.name, state_location{info, of.in_entry, replicas_differ}, values_.master(b, of));
+    };
+    own_.for_each_range_of(scope, bucket_count(), visit, replicas_differ);
+  }
+  template <class F>
+  void visit_numbers(F&& f) {
+    if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
+  }
+  /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
+  void go_on(std::int64_t steps, std::int64_t updates) noexcept {
+    steps_ = steps;
+    updates_ = updates;
+  }
+  /// Errors   assertion_error (light) during a step.
+  void expect_between_steps(std::string_view call) const { protocol_.expect_between_steps(call); }
+
+ protected:
+  template <class Compressor>
+  distributed_parameters(typename memory_type::given all, Comm& replicas, Strategy const& strategy,
+                         Compressor const& compressor, std::span<int const> unit_ends, Comm* voters,
+                         std::span<distributed_axis<Comm> const> again, bucket_requirements requirements)
+      : replicas_(replicas),
+        summed_(summed_of(replicas)),
+        everyone_(voters == nullptr ? replicas : *voters),
+        in_units_(parameters_type::in_units(strategy)),
+        parameters_(std::move(all)),
+        bucket_plan_(parallel::detail::agreed(
+            {parameters_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
+             in_units_ ? unit_ends : std::span<int const>(), of_strategy(requirements)},
+            replicas_, everyone_.rank(), strategy, compressor)),
+        own_(bucket_plan_, summed_.rank(), sharded),
+        values_(own_, parameters_, summed_),
+        protocol_(bucket_plan_, use_count(), published_, in_units_),
+        owned_(list_owned()),
+        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_}) {
+    for (auto const& axis : again) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
+        if (bucket_plan_.at(entries.front()).info.distributed != axis.kind) also_.push_back({b, axis.ranks});
+      }
+    }
+  }
+  ~distributed_parameters() = default;
+
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
+  // The number of replicas if each rank takes steps on its own: the whole step is their mean.
+  [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The only place that marks all values derived from parameters as out of date.
+  void written() {
+    version_ = parallel::detail::new_version();
+    parameters_.follow();
+  }
+  void follow_values() {
+    if constexpr (hooks::made.follow) strategy_.follow();
+  }
+  void publish_values(int buckets) {
+    protocol_.publish();
+    values_.publish(buckets);
+    written();
+  }
+  void end_step() {
+    ending_ = false;
+    if constexpr (hooks::made.end) {
+      if (strategy_.end(steps_)) refresh_parameters();
+    }
+    ++steps_;
+  }
+  [[nodiscard]] int unit_count() const noexcept { return static_cast<int>(bucket_plan_.units().size()); }
+  void sit_out_forward(bool keep_last) {
+    parallel::walk_forward(*this, 0, unit_count(), keep_last, [](int) {});
+  }
+
+  Comm& replicas_;
+  std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
+  Comm& everyone_;
+  bool in_units_;  // gradients have memory only while a unit uses them
+  parameters_type parameters_;
+  parallel::bucket_plan bucket_plan_;
+  parallel::partition own_;
+  values_type values_;
+  parallel::detail::exchange_protocol protocol_;
+  std::vector<std::pair<int, Comm*>> also_;  // buckets that are also summed over further ranks
+  bool ending_ = false;                      // settled, and not over yet
+  std::int64_t steps_ = 0;                   // steps that are over
+  std::int64_t updates_ = 0;                 // updates of the values
+
+ private:
+  // What must follow an update before the next step begins.
+  static constexpr auto published_ = sharded           ? parallel::detail::publishing::parts
+                                     : hooks::made.end ? parallel::detail::publishing::ends
+                                                       : parallel::detail::publishing::nothing;
+  static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
+  static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
+
+  static decltype(auto) summed_of(Comm& replicas) {
+    if constexpr (replicas_differ) return replicas.split(replicas.rank(), 0);
+    if constexpr (!replicas_differ) return (replicas);
+  }
+  // If every rank updates everything, all tensors are whole on each, whatever the slices.
+  static bucket_requirements of_strategy(bucket_requirements requirements) {
+    requirements.whole_tensors = requirements.whole_tensors && sharded;
+    return requirements;
+  }
+  // All but the gradients stays where it is.
+  [[nodiscard]] std::vector<segment_type> list_owned() {
+    std::vector<segment_type> all;
+    own_.for_each_range_of(state_scope::kept, trained_count(), [&](int b, piece const& range) {
+      auto& it = all.emplace_back();
+      it.bucket = b;
+      it.range = range;
+      it.info = &bucket_plan_.at(range.entry).info;
+      it.decays = it.info->decays;
+      it.value = values_.master(b, range);
+      values_.add_outputs(b, range, outputs_);
+    });
+    auto const each = all.empty() ? 0 : outputs_.size() / all.size();  // as many for every segment
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].outputs = std::span(outputs_).subspan(i * each, each);
+    return all;
+  }
+  void broadcast_one(parallel::bucket_plan::entry const& entry, Comm& ranks, int root) {
+    if constexpr (shards_parameters) return;
+    auto const values = values_.read(entry);
+    if constexpr (!keeps_master) {
+      parallel::broadcast(ranks, values, root);
+    } else if constexpr (!sharded) {
+      auto const master = values_.master(entry.bucket, {0, entry.offset, 0, entry.size()});
+      parallel::broadcast(ranks, master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root does not have all masters: the others' are set from the values of its layers
+      parallel::broadcast(ranks, values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      values_.load(entry, whole.view());
+    }
+  }
+
+  std::uint64_t version_ = parallel::detail::new_version();  // of values
+  std::vector<tensor_view<param_element, space>> outputs_;   // of the segments
+
+ protected:
+  std::vector<segment_type> owned_;
+  [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
+};
+
+}  // namespace trireme
 
 // ---- trireme/parallel/vote.hpp
 namespace trireme::parallel {
@@ -30542,39 +32278,14 @@ class vote {
 // ---- trireme/parallel/exchange.hpp (goes on)
 namespace trireme {
 
-/// The ranks along an axis that processes different samples and distributes some parameters.
-template <class Comm>
-struct distributed_axis {
-  std::string_view kind;
-  Comm* ranks;
-};
-
-/// One rank's part of a step: basic_exchange::begin().
-struct exchange_step {
-  std::int64_t micro_batches = 1;          ///< logical micro-batches of this rank
-  std::span<std::int64_t const> places{};  ///< those of them that have samples, which it runs: ascending, from 0
-  std::int64_t first = 0;                  ///< number of its first one among all ranks' logical micro-batches
-  std::int64_t runs = 0;  ///< number that it runs, if larger: the rest only takes part in those of other ranks
-  double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
-  /// The number of the step in the run, for strategies with a period; -1: the one after the last one.
-  std::int64_t number = -1;
-  /// With parameters in the caller's memory: every use will be reported, and none by accumulate(). Then nothing is
-  /// cleared first, and gradients already in gradient_memory() count. On one rank nothing is copied either.
-  bool all_reported = false;
-};
-
-/// For begin() in your own loop: gradients become the mean over ranks, whatever their numbers of samples.
-struct mean_over_ranks {};
-
-/// Owns the memory of parameters and gradients, and sums the gradients of all ranks.
+/// Owns the memory of parameters and gradients, or works in the caller's, and sums the gradients of all ranks.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
-///          for_each_segment(update); publish(). If reports_every_micro_batch(), every micro-batch reports its
+///          an update of all segments(); publish(). If reports_every_micro_batch(), every micro-batch reports its
 ///          gradients, else only the last one: until then gradients accumulate without an exchange.
-///          A strategy acts only within these calls, in any training loop: the exchange holds the strategy's state
-///          (strategy_state.hpp), and counts the steps.
-///          With units, the engine also calls, for each: gather(first, last) before and release(first, last)
-///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
+///          A strategy acts only within these calls, in any training loop. With units, the engine also calls, for each:
+///          gather(unit) before and release(unit) after its forward and its backward, prefetch() for the next one
+///          (unit_walk.hpp), and open(unit) before its backward.
 ///          A rank without samples begins without places, and does not call ready(). A step that is not finite is
 ///          over after finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
@@ -30589,165 +32300,48 @@ struct mean_over_ranks {};
 /// Errors   comm_error from the communicator; config_error if the ranks' parameters, strategies or compressors differ
 ///          at the start; assertion_error (light) for a call that is repeated, too early, or without the required
 ///          previous call.
-template <class Env, class Comm, strategy Strategy, class Compressor>
-class basic_exchange {
+template <class Env, class Comm, strategy Strategy, class Compressor,
+          template <class, class, class> class Memory = parallel::own_memory>
+class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory> {
+  using base = distributed_parameters<Env, Comm, Strategy, Memory>;
+
  public:
-  using communicator = Comm;
-  using space = typename Env::space;
-  using param_element = typename Env::param;
-  using gradient_element = typename Env::gradient;
-  using master_element = typename Env::master;
-  using kernels = ops::on<space>;
-  using placement = parallel::detail::placement_t<Strategy>;
-  using outputs = parallel::detail::value_outputs<Env, Comm, placement>;
-  using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
-  using hooks = parallel::detail::strategy_calls<strategy_type>;
-
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
-  static constexpr bool keeps_master = outputs::keeps_master;
-  /// Whether each rank takes steps on its own, so that values may differ between ranks between steps.
-  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
-  // A user's memory space may have no scaling.
-  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
-    kernels::scale(gradient, 1.0);
-  };
-  // Whether the contents of a bucket at the beginning of a step may count. Its padding must be zero then, which fails
-  // if a slice is unspecified after a step, or a compressor has encoded it.
-  static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+  using typename base::hooks, typename base::memory_type, typename base::param_element, typename base::parameters_type,
+      typename base::placement, typename base::segment_type, typename base::space;
+  using sums_type = parallel::detail::bucket_sums<Env, Comm, placement, Compressor, base::values_type::can_write_peers>;
+  using gradients_type = typename memory_type::template gradients<sums_type::keeps_buckets>;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
-  static constexpr bool has_gradient_memory = keeps_buckets && std::is_same_v<param_element, gradient_element>;
-  /// Ranks in one address space sum gradients by reading each other's.
-  static constexpr bool can_be_direct =
-      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
-      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
+  static constexpr bool has_gradient_memory = gradients_type::keeps_buckets;
 
-  /// Takes over the parameters of a model: gives them memory, and binds them to it.
+  /// Takes over the parameters of a model: gives them memory, and binds them to it. Parameters in the caller's memory
+  /// stay there: gradients are copied into buckets when they are ready, and the reduced ones are copied back by
+  /// finish(); throws if values differ between the ranks of `replicas`.
   ///
   /// @param unit_ends  end of each unit's uses, ascending; required from stage 2 on and with .reproducible.
   /// @param replicas   the ranks that hold the same part of the model.
   /// @param voters     the ranks that vote, including `replicas`; null: `replicas`.
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
   ///                   too, after the sum over `replicas`.
-  /// @param wishes     the optimizer's requirements: bucket_requirements_of(optimizer).
-  basic_exchange(std::vector<parameter<Env>*> uses, Comm& replicas, Strategy const& strategy,
+  /// @param requirements  of the optimizer: bucket_requirements_of(optimizer).
+  basic_exchange(typename memory_type::given parameters, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
                  std::type_identity_t<Comm>* voters = nullptr,
                  std::span<distributed_axis<std::type_identity_t<Comm>> const> again = {},
                  bucket_requirements const& requirements = {})
-      : replicas_(replicas),
-        summed_of_(replicas),
-        summed_(summed_of_.ranks),
-        everyone_(voters == nullptr ? replicas : *voters),
-        bucket_plan_(parallel::detail::agreed(
-            {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             needs_units(strategy) ? unit_ends : no_units(), of_strategy(requirements)},
-            replicas_, everyone_.rank(), strategy, compressor)),
-        own_(bucket_plan_, summed_.rank(), sharded),
-        uses_(std::move(uses)),
-        values_(bucket_plan_, uses_, summed_, true),
-        gradients_(bucket_plan_, uses_, summed_, compressor, sums_in_a_tree(strategy),
-                   again.empty() && may_be_direct(strategy)),
-        direct_(again.empty() && may_be_direct(strategy)),
-        outputs_(bucket_plan_, values_, foreign_, summed_),
-        masters_(made_masters()),
-        protocol_(bucket_plan_, use_count(), published_, reports_every_micro_batch()),
-        in_a_tree_(sums_in_a_tree(strategy)),
-        owned_(list_owned()),
-        strategy_(strategy, seen_state{replicas_, own_, owned_}) {
+      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements),
+        brought_(bucket_plan_, parameters_, summed_.size() == 1),
+        sums_(own_, parameters_.layers(), summed_, compressor, in_units_ && sums_in_a_tree(strategy), again.empty()) {
     parallel::detail::expect_exact_means(bucket_plan_, compressor);
-    if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
-    if (in_a_tree_) {
-      parallel::detail::expect_tree(strategy, summed_.size(), parallel::detail::sums_in_tree<bucket_transport>,
-                                    lossless_identity<Compressor>);
-    }
-    read_peers();
-    for (auto const& axis : again) {
-      for (int b = 0; b < bucket_count(); ++b) {
-        auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
-        if (bucket_plan_.at(entries.front()).info.distributed != axis.kind) also_.push_back({b, axis.ranks});
-      }
-    }
-    follow_values();
+    parameters_type::expect_possible(strategy, !unit_ends.empty());
+    if (sums_.in_a_tree())
+      parallel::detail::expect_tree(strategy, summed_.size(), sums_type::has_tree, lossless_identity<Compressor>);
+    if constexpr (parameters_type::lent) this->verify_replicas();
+    this->follow_values();
   }
 
-  /// For parameters in the caller's memory: gradients are copied into buckets when they are ready, and the reduced ones
-  /// are copied back by finish(). Throws if values differ between the ranks of `replicas`.
-  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& replicas,
-                 Strategy const& strategy, Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
-                 bucket_requirements const& requirements = {})
-      : replicas_(replicas),
-        summed_of_(replicas),
-        summed_(summed_of_.ranks),
-        everyone_(voters == nullptr ? replicas : *voters),
-        foreign_(std::move(parameters)),
-        bucket_plan_(parallel::detail::agreed(
-            {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             no_units(), of_strategy(requirements)},
-            replicas_, everyone_.rank(), strategy, compressor)),
-        own_(bucket_plan_, summed_.rank(), sharded),
-        values_(bucket_plan_, uses_, summed_, sharded),
-        gradients_(bucket_plan_, uses_, summed_, compressor, sums_in_a_tree(strategy), false),
-        outputs_(bucket_plan_, values_, foreign_, summed_),
-        masters_(made_masters()),
-        protocol_(bucket_plan_, use_count(), published_, false),
-        owned_(list_owned()),
-        strategy_(strategy, seen_state{replicas_, own_, owned_}) {
-    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
-    static_assert(!shards_parameters,
-                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; "
-                  "use parallel::zero<2>");
-    if (sums_in_a_tree(strategy)) {
-      throw config_error(text("trireme::exchange: ", describe(strategy),
-                              " needs to know the micro-batches, which a model with its own memory does not provide; "
-                              "leave .reproducible out, or describe the model in units"));
-    }
-    verify_replicas();
-    follow_values();
-  }
-  basic_exchange(basic_exchange const&) = delete;
-  basic_exchange& operator=(basic_exchange const&) = delete;
-
-  [[nodiscard]] parallel::bucket_plan const& plan() const noexcept { return bucket_plan_; }
-  /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps on its
-  /// own.
-  [[nodiscard]] Comm& world() const noexcept { return replicas_; }
-  /// The ranks that vote.
-  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-  /// The state of the strategy between steps.
-  [[nodiscard]] strategy_type& strategy() noexcept { return strategy_; }
-  [[nodiscard]] strategy_type const& strategy() const noexcept { return strategy_; }
-  /// Changes whenever values may have changed, to detect that copies derived from them are out of date.
-  [[nodiscard]] std::uint64_t version() const noexcept {
-    return shards_parameters ? version_ | ops::passing_values : version_;
-  }
-  /// Steps that are over, including those without an update.
-  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
-  /// The steps with an update.
-  [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
-  [[nodiscard]] int use_count() const noexcept {
-    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
-  }
-
-  // Steps.
-
-  /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
-  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
-  /// name the same tensors in the same order.
-  void sum_also(std::string_view name, Comm& group) {
-    for (auto const& entry : bucket_plan_.entries()) {
-      if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
-    }
-    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\"; pass a tied one"));
-  }
-
-  [[nodiscard]] exchange_times const& times() const noexcept { return gradients_.times(); }
+  [[nodiscard]] exchange_times const& times() const noexcept { return sums_.times(); }
   /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
-  void record(observe::timeline& timeline) { gradients_.record(timeline); }
-
-  /// Whether ready() is called in every micro-batch, not only in the last one.
-  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return gradients_.pooled() && foreign_.empty(); }
+  void record(observe::timeline& timeline) { sums_.record(timeline); }
 
   /// Starts a step: gradients are zero again. Collective if reports_every_micro_batch().
   /// @param micro_batches  the number that this rank runs.
@@ -30758,121 +32352,71 @@ class basic_exchange {
   }
   /// The same if some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
-    auto const& [micro_batches, places, first, runs, scale, number, all_reported] = step;
     protocol_.may_begin();
-    if (ending_) end_step();  // there was nothing to publish
-    if (number >= 0) steps_ = number;
-    all_reported_ = all_reported;
-    in_place_ = has_gradient_memory && all_reported && summed_.size() == 1 && !foreign_.empty() && !shows_buckets_;
-    if constexpr (shards_parameters) values_.release_all();
-    auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
-    rounds_left_ = own;
-    if (reports_every_micro_batch())
-      rounds_left_ = parallel::detail::agreed_rounds(summed_, micro_batches, own, in_a_tree_);
-    gradients_.begin(micro_batches, places, first, rounds_left_, scale, all_reported && keeps_buckets);
-    reports_left_ = use_count();
-    if (reports_every_micro_batch()) {
-      protocol_.begin(own, rounds_left_);
-    } else {
-      protocol_.begin(std::min<std::int64_t>(own, 1), 1);
-    }
-    weight_ = 1.0 / summed_.size();
+    if (ending_) this->end_step();  // there was nothing to publish
+    if (step.number >= 0) steps_ = step.number;
+    values_.release_all();
+    auto const own = std::max(static_cast<std::int64_t>(step.places.size()), step.runs);
+    auto const rounds =
+        in_units_ ? parallel::detail::agreed_rounds(summed_, step.micro_batches, own, sums_.in_a_tree()) : 1;
+    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, gradients_type::keeps_buckets);
+    brought_.begin(1.0 / summed_.size());
+    reports_left_ = rounds * this->use_count();
+    protocol_.begin(in_units_ ? own : std::min<std::int64_t>(own, 1), rounds);
     samples_missing_ = false;
   }
-
   /// With parameters in the caller's memory: the weight of this rank's gradients in the sum (default: 1 / ranks, the
   /// mean). A rank with n of N samples passes n / N, also if each rank takes steps on its own. Valid until the next
   /// begin().
   void weight(double share) {
     protocol_.weight();
-    weight_ = share * ranks_apart();
+    brought_.weigh(share * this->ranks_apart());
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
   /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
   /// until finish() has written the sums there.
-  void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
+  void gradient_at(int use, tensor_view<param_element, space> gradient) requires(parameters_type::lent) {
+    parameters_.gradient_at(use, gradient);
+  }
   /// With parameters in the caller's memory: the gradient of one use in its bucket, so that backward can write there
-  /// without a copy: call gradient_at(use, gradient_memory(use)), and begin() with .all_reported. The address stays
+  /// without a copy: call gradient_at(use, gradient_memory(use)). What is there at ready() counts. The address stays
   /// valid as long as the exchange; from ready() to the end of finish() only the exchange may access it. Empty if this
   /// rank does not get the whole sum, or the exchange compresses, or has another element type.
   [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
-    if constexpr (has_gradient_memory) {
-      shows_buckets_ = true;
-      return gradients_.open_use(use);
-    } else {
-      return {};
-    }
+    if constexpr (has_gradient_memory) return sums_.open_use(use);
+    return {};
   }
   /// Gives up the step that has begun, on every rank: the next begin() clears its gradients. No effect between steps.
   void abandon() noexcept {
     protocol_.abandon();
     ending_ = false;
   }
-
-  /// Before uses [first, last) of one unit are read: returns when their values are gathered. No effect below stage 3.
-  void gather(int first, int last) {
-    if (!shards_parameters || first == last) return;
-    protocol_.expect_published("gather()");
-    values_.gather(bucket_plan_.unit_with(first));
-  }
-  /// The same uses will be needed next: starts to gather their values.
-  void prefetch(int first, int last) {
-    if (shards_parameters && first < last) values_.prefetch(bucket_plan_.unit_with(first));
-  }
-  /// They are not read again before the next gather(): releases their memory.
-  void release(int first, int last) {
-    if (shards_parameters && first < last) values_.release(bucket_plan_.unit_with(first));
-  }
-  /// Before backward of one unit adds to the gradients of its uses [first, last): gives them zeroed memory. No effect
-  /// if gradients always have memory.
-  void open(int first, int last) {
-    if (!reports_every_micro_batch() || first == last) return;
-    int const unit = bucket_plan_.unit_with(first);
-    protocol_.open(first, last);
-    gradients_.open_unit(unit);
-  }
-
+  /// Before backward of one unit adds to its gradients: gives them zeroed memory. No effect if gradients always have
+  /// memory.
+  void open(int unit) { open(unit, true); }
   /// Reports that the gradient of one use is final. The exchange of a bucket starts when all of its gradients are
   /// final, and (below stage 2) the buckets before it have started.
   void ready(int use) {
     protocol_.ready(use);
-    if (!foreign_.empty()) take_in(use);
-    gradients_.ready(use);
-    if (--reports_left_ > 0) return;
-    reports_left_ = use_count();
-    --rounds_left_;
+    take(use, true);
+    sums_.ready(use);
+    --reports_left_;
   }
-  void ready(std::string_view name) {
-    for (int use = 0; use < use_count(); ++use) {
-      if (bucket_plan_.at(bucket_plan_.entry_of_use(use)).info.name == name) return ready(use);
-    }
-    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
+  void ready(std::string_view name) { ready(this->use_named(name)); }
+  /// Adds the caller's gradients to the buckets without reporting them as final: for a further micro-batch, before the
+  /// first ready() of the step.
+  void accumulate() requires(!base::keeps_master) {
+    protocol_.accumulate();
+    for (int use = 0; use < this->use_count(); ++use) take(use, false);
   }
   /// Takes part in one micro-batch of other ranks, for which this rank has no samples. Its gradients are zero.
   void sit_out() {
     protocol_.sit_out();
-    pass_through(true);
-    auto const& units = bucket_plan_.units();
-    for (auto u = units.size(); u-- > 0;) {
-      gather(units[u].first, units[u].last);
-      if (in_a_tree_) {
-        protocol_.open(units[u].first, units[u].last);  // a tree needs no term
-      } else {
-        open(units[u].first, units[u].last);
-      }
-      if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
-      for (int use = units[u].first; use < units[u].last; ++use) ready(use);
-      release(units[u].first, units[u].last);
-    }
-  }
-  /// The same for a micro-batch with a forward pass only.
-  void sit_out_forward() { pass_through(false); }
-
-  /// Adds the caller's gradients to the buckets without reporting them as final: for a further micro-batch, before the
-  /// first ready() of the step.
-  void accumulate() requires(!keeps_master) {
-    protocol_.accumulate();
-    for (int use = 0; use < foreign_.count(); ++use) take_in(use);
+    this->sit_out_forward(true);
+    auto const opens = [this](int unit) { open(unit, !sums_.in_a_tree()); };  // a tree needs no term
+    parallel::walk_backward(*this, 0, this->unit_count(), opens, [this](int unit) {
+      for (int use = bucket_plan_.unit_at(unit).first; use < bucket_plan_.unit_at(unit).last; ++use) ready(use);
+    });
   }
 
   /// Collective. Completes the exchange, takes the vote, and settles the step: afterwards the segments' gradients are
@@ -30882,10 +32426,9 @@ class basic_exchange {
   /// @param want_norm  the norm costs nothing if gradients are reduced before the update anyway; without it, ranks that
   ///                   share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
-    vote_.clear();
-    vote_.wish(votes);
-    finish(vote_, want_norm);
-    auto const result = count(vote_);
+    auto& vote = new_vote(votes);
+    finish(vote, want_norm);
+    auto const result = count(vote);
     static_cast<void>(settle(result.finite, {result.norm, 1}));
     return result;
   }
@@ -30893,33 +32436,19 @@ class basic_exchange {
   /// this rank's share of the vote to `vote`.
   void finish(parallel::vote& vote, bool want_norm = true) {
     protocol_.may_finish();
-    if (reports_every_micro_batch()) {
-      while (rounds_left_ > 0) sit_out();
-    }
-    auto const start = gradients_.now();
-    gradients_.finish(start);
-    for (auto const& [bucket, group] : also_) {
-      if (bucket >= trained_count()) continue;
-      auto const [first, count] = owned_range(bucket);
-      parallel::sum_of_all(*group, gradients_.reduced(bucket, first, count), reduction::sum{});
-    }
-    fused_ = direct_ && !want_norm && !hooks::made.settle;  // settle() reads sums
-    if (fused_) vote.without_norm();
-    if (direct_) {
-      finish_direct(vote.squares());
-    } else {
-      add_squares(vote.squares());
-    }
-    if (gradients_.found_nonfinite()) vote.squares().add(std::numeric_limits<double>::infinity());
-    gradients_.times().exposed += gradients_.now() - start;
+    while (in_units_ && reports_left_ > 0) sit_out();
+    exposed([&](double start) {
+      brought_.complete([this](int use) { return sums_.open_use(use); });
+      bool const may_fuse = !want_norm && !hooks::made.settle;  // settle() reads sums
+      if (sums_.finish(start, also_, brought_, may_fuse, vote.squares())) vote.without_norm();
+    });
   }
   /// Collective. The second: the single blocking exchange of a step.
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
-    auto const start = gradients_.now();
-    auto result = vote.count(everyone());
-    gradients_.times().exposed += gradients_.now() - start;
+    exchange_result result;
+    exposed([&](double) { result = vote.count(everyone_); });
     // Ranks that take steps on their own: the root mean square.
-    if constexpr (replicas_differ) result.norm /= std::sqrt(ranks_apart());
+    if constexpr (base::replicas_differ) result.norm /= std::sqrt(this->ranks_apart());
     return result;
   }
   /// Collective. The third: whether the step is taken, the same on every rank. Without an update the step is over.
@@ -30928,511 +32457,99 @@ class basic_exchange {
   ///         published either.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
     taken = taken && !samples_missing_;
-    if (taken) gradients_.commit();
-    if (!foreign_.empty()) give_back_gradients();
+    if (taken) sums_.commit();
+    sums_.show(owned_, brought_);
     std::optional<gradient_numbers> due;
     if (taken) due = exchanged;
-    if constexpr (hooks::made.settle) {
-      for (auto& each : owned_) each.sum = reduced(each.bucket, each.range);
-      due = strategy_.settle(taken, exchanged);
-    }
+    if constexpr (hooks::made.settle) due = strategy_.settle(taken, exchanged);
     protocol_.finished(due.has_value());
     updates_due_ = due.has_value();
     ending_ = true;
     if (due) {
       ++updates_;
-      written();  // values are about to change
+      this->written();  // values are about to change
     } else {
-      end_step();
+      this->end_step();
     }
     return due;
   }
-  /// The traffic repeats after period() steps, once settles_after() steps have been taken.
-  [[nodiscard]] std::int64_t period() const noexcept {
-    if constexpr (requires { strategy_.period(); }) return strategy_.period();
-    return 1;
-  }
-  [[nodiscard]] std::int64_t settles_after() const noexcept {
-    if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
-    return 1;
-  }
-  /// The weight of one sample's loss in the loss that this rank differentiates.
-  /// @param total  samples of the step, over all ranks.
-  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
-    return ranks_apart() / static_cast<double>(total);
-  }
-
   /// After finish(): whether there is an update in this step.
   [[nodiscard]] bool updates_due() const noexcept { return updates_due_; }
-  /// Calls f(bucket, piece, update_segment) for every slice of a parameter that this rank updates, if there is an
-  /// update in this step. The caller fills in the segment's moments and may multiply its scale.
-  template <class F>
-  void for_each_segment(F&& f) {
+  /// After finish(): every slice of a parameter that this rank updates, with its gradient; none if there is no update
+  /// in this step. Valid until the next begin(). An update writes `value` and `outputs`.
+  [[nodiscard]] std::span<segment_type const> segments() const {
     protocol_.update();
-    if (!updates_due_) return;
-    for (int b = 0; b < trained_count(); ++b) {
-      auto const [first, count] = owned_range(b);
-      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
-        update_segment<Env> segment;
-        segment.value = master_of(b, range);
-        segment.gradient = {gradient_terms_of(b, range), 1.0};
-        segment.outputs = outputs_.of(b, range);
-        segment.info = &bucket_plan_.at(range.entry).info;
-        segment.decays = segment.info->decays;
-        f(b, range, segment);
-      }
-    }
+    return updates_due_ ? std::span<segment_type const>(owned_) : std::span<segment_type const>();
   }
-
   /// Collective. Sends the updated values to every rank (if parameters are sharded, each has its own already), and ends
   /// the step: a strategy's periodic action happens here. If the optimizer's state is sharded, or the strategy has a
   /// period, every finite step must end with it.
   void publish() {
-    publish_first(trained_count());
-    if (ending_) end_step();
-  }
-
-  /// Collective. Calls f("value/" + name, place, view) for all master values that this rank keeps, to be changed; then
-  /// updates the values that layers read, and the strategy's values derived from them.
-  template <class F>
-  void change_values(F&& f) {
-    visit_values(state_scope::kept, f);
-    refresh_parameters();
-    follow_values();
-  }
-  /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
-  void refresh_parameters() {
-    for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory at this point
-      auto const [first, count] = owned_range(b);
-      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
-        for (auto const& output : outputs_.of(b, range))
-          kernels::copy(output, tensor_view<master_element const, space>(master_of(b, range)));
-      }
-    }
-    publish_first(bucket_count());
-  }
-
-  // Parameters, between steps.
-
-  /// Fills every parameter with its initial values, a function of (seed, name, index): equal on every rank.
-  void initialise(std::uint64_t seed) {
-    for (auto const& entry : bucket_plan_.entries()) {
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
-        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
-      });
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-    written();
-    if constexpr (hooks::made.start) strategy_.start();
-    follow_values();
-  }
-
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (If parameters are
-  /// sharded, no rank has a copy of another's, and nothing is compared.)
-  void verify_replicas() {
-    protocol_.expect_published("verify_replicas()");
-    if constexpr (shards_parameters) return;
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(replicas_.size()));
-    hashes[static_cast<std::size_t>(replicas_.rank())] = hash_of_parameters();
-    replicas_.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < replicas_.size(); ++rank) {
-      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
-      throw config_error(
-          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
-               foreign_.empty() ? "from the same seed, or call broadcast()"
-                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
-    }
-  }
-
-  /// Collective. Gives every rank the parameters of `root`; other ranks of a replica that also hold some of them get
-  /// those of the first (no effect if each rank has its own slices).
-  void broadcast(int root = 0) {
-    broadcast(root, [](auto&&) {});
-  }
-  /// The same, then for tensors that ranks of other groups also hold.
-  /// @param others  (send): calls send(entry, ranks) for each of them, collective over `ranks`.
-  template <class Others>
-  void broadcast(int root, Others&& others) {
-    protocol_.expect_published("broadcast()");
-    for (auto const& entry : bucket_plan_.entries()) broadcast_one(entry, replicas_, root);
-    for (auto const& [bucket, group] : also_) {
-      for (int const e : bucket_plan_.buckets()[static_cast<std::size_t>(bucket)].entries)
-        broadcast_one(bucket_plan_.at(e), *group, 0);
-    }
-    others([&](parallel::bucket_plan::entry const& entry, Comm& ranks) { broadcast_one(entry, ranks, 0); });
-    written();
-    follow_values();
-  }
-  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
-  [[nodiscard]] std::uint64_t hash_of_parameters() const {
-    protocol_.expect_published("hash_of_parameters()");
-    std::uint64_t sum = 0;
-    auto const add = [&](parallel::bucket_plan::entry const& entry, std::int64_t from, auto values) {
-      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
-        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
-                             hash_name(entry.info.name), first);
-      });
-    };
-    if constexpr (shards_parameters) {
-      for (int b = 0; b < bucket_count(); ++b) {
-        auto const [first, count] = accounted_range(b);
-        for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
-          add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
-        }
-      }
-      summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
-    } else {
-      for (auto const& entry : bucket_plan_.entries()) add(entry, 0, parameter_values(entry));
-    }
-    return sum;
+    exposed([&](double) { this->publish_values(this->trained_count()); });
+    if (ending_) this->end_step();
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(parallel::bucket_plan::entry const& entry) const {
-    if (entry.frozen) return true;
-    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
-    bool finite = true;
-    for (auto const range : bucket_plan_.tensor_ranges(entry.bucket, first, count)) {
-      if (&bucket_plan_.at(range.entry) != &entry) continue;
-      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(reduced(entry.bucket, range)));
-    }
-    return finite;
+    return sums_.is_finite(entry, brought_);
   }
+
   /// The memory allocated for this rank so far.
   [[nodiscard]] exchange_memory memory() const {
-    exchange_memory sum{.parameters = values_.kept_bytes(),
-                        .gradients = gradients_.kept_bytes(),
-                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
-    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    exchange_memory sum{.gradients = sums_.kept_bytes(), .buffers = sums_.buffer_bytes()};
+    values_.count_bytes(sum);
     if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
-  /// A tensor as this rank's layers see it; if parameters are sharded, empty unless its unit is gathered.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::bucket_plan::entry const& entry) const {
-    if (!foreign_.empty()) return foreign_.value(entry);
-    auto const whole = values_.whole(entry.bucket);
-    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
-  }
-
-  // State: its owners, and the part of it that is kept.
-
-  /// The elements that this rank updates, and those that it owns.
-  [[nodiscard]] parallel::partition const& own() const noexcept { return own_; }
-  /// The elements of a bucket that this rank updates.
-  [[nodiscard]] interval owned_range(int bucket) const noexcept { return own_.owned(bucket); }
-  /// The elements of a bucket that this rank owns in hashes and checkpoints, unless another rank of its replica owns
-  /// the tensor (info.is_owner): each element has one owner.
-  [[nodiscard]] interval accounted_range(int bucket) const noexcept { return own_.accounted(bucket); }
-
-  /// The master value of a piece, in whichever memory it is.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket,
-                                                             parallel::bucket_plan::tensor_range const& range) const {
-    if constexpr (keeps_master) {
-      auto const& master = masters_[static_cast<std::size_t>(bucket)];
-      return master.view().flat(range.in_bucket - owned_range(bucket).first, range.count);
-    } else {
-      if (!foreign_.empty()) return foreign_.value(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
-      return values_.kept(bucket, range);
-    }
-  }
-  /// Calls f(name, place, view) for the master values that this rank updates; see contract/state.hpp.
-  template <class F>
-  void visit_values(state_scope scope, F&& f) {
-    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      own_.for_each_range(
-          scope, bucket,
-          [&](parallel::bucket_plan::tensor_range const& range) {
-            auto const& info = bucket_plan_.at(range.entry).info;
-            f("value/" + info.name, state_location{info, range.in_entry, replicas_differ}, master_of(bucket, range));
-          },
-          replicas_differ);
-    }
-  }
   /// Resets the state of compressors to that before the first step.
-  void forget_compression() { gradients_.forget_state(); }
-  /// Calls f(name, state_location, view) for the compressor's state of one bucket; see contract/state.hpp.
-  template <class F>
-  void visit_compression(int bucket, state_scope scope, F&& f) const {
-    gradients_.visit_state(bucket, scope, f);
-  }
+  void forget_compression() { sums_.forget_state(); }
   /// The state of the exchange between steps; see contract/state.hpp.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    visit_values(scope, f);
-    for (int b = 0; b < trained_count(); ++b) visit_compression(b, scope, f);
+    this->visit_values(scope, f);
+    for (int b = 0; b < this->trained_count(); ++b) sums_.visit_state(b, scope, f);
     if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
   }
-  template <class F>
-  void visit_numbers(F&& f) {
-    if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
-  }
-  /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
-  void go_on(std::int64_t steps, std::int64_t updates) noexcept {
-    steps_ = steps;
-    updates_ = updates;
-  }
-  /// Errors   assertion_error (light) during a step.
-  void expect_between_steps(std::string_view call) const { protocol_.expect_between_steps(call); }
 
  protected:
   /// The step that has begun has no samples on any rank: it ends without an update.
   void without_update() noexcept { samples_missing_ = true; }
+  parallel::vote& new_vote(std::int64_t wish) {
+    vote_.clear();
+    vote_.wish(wish);
+    return vote_;
+  }
 
  private:
-  using bucket_transport = parallel::detail::transport<Env, Comm, placement, Compressor>;
-  using seen_state = parallel::owned_state<Env, Comm>;
-  // What must follow an update before the next step begins.
-  static constexpr auto published_ = sharded           ? parallel::detail::publishing::parts
-                                     : hooks::made.end ? parallel::detail::publishing::ends
-                                                       : parallel::detail::publishing::nothing;
-  static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
-  static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
-  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
-  static_assert(!shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_, base::owned_,
+      base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_, base::values_;
+  static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,
                 "trireme::exchange: this compressor needs each gradient once a step, "
                 "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
-  static std::span<int const> no_units() { return {}; }
-  // If every rank updates everything, all tensors are whole on each, whatever the slices.
-  static bucket_requirements of_strategy(bucket_requirements requirements) {
-    requirements.whole_tensors = requirements.whole_tensors && sharded;
-    return requirements;
+  void take(int use, bool last) {
+    brought_.take(use, last, [this](int each) { return sums_.open_use(each); });
   }
-  // Whether gradients have memory only while they are used.
-  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
-  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
-    std::vector<parameter_info> all;
-    for (auto const* use : uses) all.push_back(use->info);
-    return all;
+  void open(int unit, bool with_memory) {
+    if (!in_units_) return;
+    auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
+    protocol_.open(first, last);
+    if (with_memory && first < last) sums_.open_unit(unit);
   }
-  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
-  [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
-  // If only the sum is needed, and no other rank adds to it later.
-  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
-    auto const& all = bucket_plan_.entries();
-    return can_be_direct && !sums_in_a_tree(strategy) &&
-           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
-  }
-  [[nodiscard]] std::vector<trireme::tensor<master_element, space>> made_masters() const {
-    std::vector<trireme::tensor<master_element, space>> masters;
-    for (int b = 0; keeps_master && b < bucket_count(); ++b) {
-      masters.emplace_back(shape{owned_range(b).count});
-      kernels::fill(masters.back().view(), 0.0);
-    }
-    return masters;
-  }
-  void read_peers() {
-    if constexpr (can_be_direct) {
-      for (int b = 0; direct_ && b < trained_count(); ++b) direct_sums_.add_bucket(summed_, gradients_.resident(b));
-    }
-  }
-  // For strategies that act at the end of steps.
-  [[nodiscard]] std::vector<parallel::owned_segment<Env>> list_owned() const {
-    std::vector<parallel::owned_segment<Env>> all;
-    if constexpr (!std::is_same_v<strategy_type, parallel::detail::no_strategy_state>) {
-      for (int b = 0; b < trained_count(); ++b) {
-        own_.for_each_range(state_scope::kept, b, [&](parallel::bucket_plan::tensor_range const& range) {
-          all.push_back({b, range, &bucket_plan_.at(range.entry).info, master_of(b, range)});
-        });
-      }
-    }
-    return all;
-  }
-  // The number of replicas if each rank takes steps on its own: the whole step is their mean.
-  [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
-  // The only place that marks all values derived from parameters as out of date.
-  void written() {
-    version_ = parallel::detail::new_version();
-    foreign_.follow();
-  }
-  void follow_values() {
-    if constexpr (hooks::made.follow) strategy_.follow();
-  }
-  void end_step() {
-    ending_ = false;
-    if constexpr (hooks::made.end) {
-      if (strategy_.end(steps_)) refresh_parameters();
-    }
-    ++steps_;
+  // Counts the seconds in which nothing else happens.
+  template <class F>
+  void exposed(F&& f) {
+    auto const start = sums_.now();
+    f(start);
+    sums_.times().exposed += sums_.now() - start;
   }
 
-  void broadcast_one(parallel::bucket_plan::entry const& entry, Comm& ranks, int root) {
-    if constexpr (shards_parameters) return;
-    auto const values = parameter_values(entry);
-    if constexpr (!keeps_master) {
-      parallel::broadcast(ranks, values, root);
-    } else if constexpr (!sharded) {
-      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
-      parallel::broadcast(ranks, master, root);
-      kernels::copy(values, tensor_view<master_element const, space>(master));
-    } else {  // the root does not have all masters: the others' are set from the values of its layers
-      parallel::broadcast(ranks, values, root);
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  // Loads a whole tensor of master values: this rank's part of the masters, and the values of its layers.
-  void load(parallel::bucket_plan::entry const& entry, tensor_view<master_element const, space> whole) {
-    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
-    if constexpr (!keeps_master && !shards_parameters) return;
-    auto const [first, count] = owned_range(entry.bucket);
-    for (auto const range : bucket_plan_.tensor_ranges(entry.bucket, first, count)) {
-      if (&bucket_plan_.at(range.entry) != &entry) continue;
-      auto const part = whole.flat(range.in_entry, range.count);
-      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, range), part);
-      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, range), part);
-    }
-  }
-
-  void publish_first(int buckets) {
-    protocol_.publish();
-    auto const start = gradients_.now();
-    if constexpr (shards_parameters) values_.release_all();
-    outputs_.publish(buckets);
-    written();
-    gradients_.times().exposed += gradients_.now() - start;
-  }
-
-  // The engine's calls in a forward pass; backward begins with the last unit.
-  void pass_through(bool keep_last) {
-    auto const& units = bucket_plan_.units();
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      bool const last = u + 1 == units.size();
-      gather(units[u].first, units[u].last);
-      if (!last) prefetch(units[u + 1].first, units[u + 1].last);
-      if (!last || !keep_last) release(units[u].first, units[u].last);
-    }
-  }
-
-  void take_in(int use) {
-    if (!bucket_plan_.trains(use)) return;
-    auto const theirs = foreign_.gradient(bucket_plan_.at(bucket_plan_.entry_of_use(use)));
-    auto const ours = gradients_.open_use(use);
-    auto const read = tensor_view<param_element const, space>(theirs);
-    if constexpr (has_gradient_memory) {
-      if (in_place_) {
-        if (!exactly_equal(weight_, 1)) kernels::scale(theirs, weight_);
-        return;
-      }
-    }
-    if constexpr (keeps_buckets) {
-      if (all_reported_) {
-        if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
-        if (!exactly_equal(weight_, 1)) kernels::scale(ours, weight_);
-        return;
-      }
-    }
-    kernels::accumulate(ours, read, weight_);
-  }
-  static bool is_memory_of(tensor_view<param_element, space> a, tensor_view<gradient_element, space> b) noexcept {
-    return static_cast<void const*>(a.address()) == static_cast<void const*>(b.address());
-  }
-
-  // Parameters that another rank of this replica owns are in that rank's norm, and moving averages have no gradient;
-  // but all numbers must be finite.
-  void account(parallel::bucket_plan::tensor_range const& range, tensor_view<gradient_element const, space> gradient,
-               exact_sum& squares) const {
-    auto const& info = bucket_plan_.at(range.entry).info;
-    if (info.is_owner && exactly_equal(info.running, 0)) {
-      kernels::sum_of_squares(gradient, squares);
-    } else if (!kernels::finite(gradient)) {
-      squares.add(std::numeric_limits<double>::infinity());
-    }
-  }
-  // Of the reduced gradients that this rank owns.
-  void add_squares(exact_sum& squares) {
-    for (int b = 0; b < trained_count(); ++b) {
-      auto const [first, count] = accounted_range(b);
-      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) account(range, reduced(b, range), squares);
-    }
-  }
-  // After finish(): the sum of the gradients of a piece.
-  [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket,
-                                                             parallel::bucket_plan::tensor_range const& range) const {
-    if constexpr (has_gradient_memory) {
-      if (in_place_) return foreign_.gradient(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
-    }
-    return gradients_.reduced(bucket, range.in_bucket, range.count);
-  }
-  // If ranks read each other's gradients. Without a norm no rank computes sums before the update: each checks all of
-  // its own gradients, and the vote is the barrier.
-  void finish_direct(exact_sum& squares) {
-    if constexpr (can_be_direct) {
-      if (!fused_) summed_.barrier();  // the gradients of all ranks are final
-      for (int b = 0; b < trained_count(); ++b) {
-        if (fused_) {
-          bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
-          if (!finite) squares.add(std::numeric_limits<double>::infinity());
-          continue;
-        }
-        auto const [first, count] = accounted_range(b);
-        for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
-          auto const own = gradients_.reduced(b, range.in_bucket, range.count);
-          direct_sums_.reduce(b, range.in_bucket, own, [&](auto sums) { account(range, sums, squares); });
-        }
-        gradients_.record_bucket(b);
-      }
-    }
-  }
-
-  void give_back_gradients() {
-    if (in_place_) return;
-    for (int b = 0; b < trained_count(); ++b) {
-      auto const [first, count] = owned_range(b);
-      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
-        auto const theirs = foreign_.gradient(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
-        auto const sum = gradients_.reduced(b, range.in_bucket, range.count);
-        if (!is_memory_of(theirs, sum)) kernels::copy(theirs, tensor_view<gradient_element const, space>(sum));
-      }
-    }
-  }
-
-  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(
-      int bucket, parallel::bucket_plan::tensor_range const& range) {
-    if constexpr (can_be_direct) {
-      if (fused_) return direct_sums_.terms_of(bucket, range.in_bucket, range.count);
-    }
-    reduced_ = reduced(bucket, range);
-    return {&reduced_, 1};
-  }
-
-  Comm& replicas_;
-  parallel::detail::summed_ranks<Comm, replicas_differ> summed_of_;
-  Comm& summed_;
-  Comm& everyone_;
-  parallel::detail::foreign_parameters<param_element, space> foreign_;
-  parallel::bucket_plan bucket_plan_;
-  parallel::partition own_;
-  std::vector<parameter<Env>*> uses_;
-  parallel::detail::value_store<Env, Comm, placement> values_;
-  parallel::detail::gradient_store<Env, Comm, placement, Compressor> gradients_;
-  bool direct_ = false;  // sums are computed from all ranks' buckets, in their memory
-  parallel::detail::direct_sums<gradient_element, space> direct_sums_;
-  outputs outputs_;
-  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, if parameters are not their own masters
-  tensor_view<gradient_element const, space> reduced_;           // of the current segment
-  parallel::detail::exchange_protocol protocol_;
+  gradients_type brought_;  // this rank's gradients
+  sums_type sums_;
   parallel::vote vote_;  // of finish(votes)
-  std::vector<std::pair<int, Comm*>> also_;
-  bool in_a_tree_ = false;
   std::vector<std::int64_t> places_;
-  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs the most
-  int reports_left_ = 0;
-  double weight_ = 1;
-  bool all_reported_ = false;
-  bool shows_buckets_ = false;  // the caller has called gradient_memory()
-  bool in_place_ = false;       // one rank, whose gradients are already the sums: no copies
-  bool fused_ = false;
-  std::uint64_t version_ = parallel::detail::new_version();  // of values
-  std::int64_t steps_ = 0;                                   // steps that are over
-  std::int64_t updates_ = 0;                                 // updates of the values
-  bool updates_due_ = true;                                  // for_each_segment() visits segments
-  bool ending_ = false;                                      // settled, and not over yet
-  bool samples_missing_ = false;                             // on all ranks: no update in this step
-  std::vector<parallel::owned_segment<Env>> owned_;
-  [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
+  std::int64_t reports_left_ = 0;  // in all micro-batches of the rank that runs the most
+  bool updates_due_ = true;        // segments() has some
+  bool samples_missing_ = false;   // on all ranks: no update in this step
 };
 
 }  // namespace trireme
@@ -32517,9 +33634,9 @@ TRIREME_BODY void directory::expect_name(std::string_view name) const {
 
 TRIREME_BODY void make_directories(std::string const& path, file_system& files) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    auto const part = path.substr(0, slash);
-    if (files.make_directory(AT_FDCWD, part.c_str(), 0777) != 0 && errno != EEXIST) {
-      throw detail::io_failure(part, "make the directory", errno);
+    auto const prefix = path.substr(0, slash);
+    if (files.make_directory(AT_FDCWD, prefix.c_str(), 0777) != 0 && errno != EEXIST) {
+      throw detail::io_failure(prefix, "make the directory", errno);
     }
     if (slash == std::string::npos) return;
   }
@@ -32700,9 +33817,9 @@ TRIREME_BODY std::uint64_t file::size() const {
 
 TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    auto const part = std::min(to.size(), most_at_once);
+    auto const count = std::min(to.size(), most_at_once);
     auto const got = static_cast<std::size_t>(detail::checked(
-        path_, "read", [&] { return files_->read(descriptor_, to.data(), part, static_cast<::off_t>(offset)); }));
+        path_, "read", [&] { return files_->read(descriptor_, to.data(), count, static_cast<::off_t>(offset)); }));
     if (got == 0) throw io_error(path_, text("cannot read: the file ends at byte ", offset));
     offset += got;
     to = to.subspan(got);
@@ -32711,9 +33828,9 @@ TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) cons
 
 TRIREME_BODY void file::write(std::span<std::byte const> from) {
   while (!from.empty()) {
-    auto const part = std::min(from.size(), most_at_once);
+    auto const count = std::min(from.size(), most_at_once);
     auto const put = static_cast<std::size_t>(
-        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), part); }));
+        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), count); }));
     if (put == 0) throw io_error(path_, "cannot write: the device accepts no more bytes");
     from = from.subspan(put);
   }
@@ -33279,7 +34396,7 @@ class tree_builder {
   /// A container whose end has not been read. It is moved to its parent only then, so a growing parent does not move
   /// open children.
   struct level {
-    value* place;
+    value* target;
     bool is_object;
     array elements;
     object members;
@@ -33335,14 +34452,14 @@ class tree_builder {
   void close() {
     auto top = std::move(open_.back());
     open_.pop_back();
-    auto const start = top.place->offset();
+    auto const start = top.target->offset();
     if (top.is_object) {
       refuse_duplicates(scan_, top.members);
-      *top.place = std::move(top.members);
+      *top.target = std::move(top.members);
     } else {
-      *top.place = std::move(top.elements);
+      *top.target = std::move(top.elements);
     }
-    top.place->locate(source_, start);
+    top.target->locate(source_, start);
   }
 
   [[nodiscard]] value number(std::size_t start) {
@@ -33885,7 +35002,7 @@ TRIREME_BODY header read_header(file const& from) {
 }
 
 /// Sets the position of each entry's data, and returns the end of the last one.
-TRIREME_BODY std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
+TRIREME_BODY std::uint64_t assign_offsets(std::vector<entry>& entries, std::string const& path) {
   if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
   std::uint64_t end = 0;
   for (auto& each : entries) {
@@ -34013,7 +35130,7 @@ TRIREME_BODY writer::writer(directory const& in, std::string const& name, std::v
     : path_(in.path_of(name)),
       entries_(std::move(entries)),
       options_(options),
-      left_(detail::place(entries_, path_)),
+      left_(detail::assign_offsets(entries_, path_)),
       header_(detail::print_header(entries_, notes, path_)),
       file_bytes_(header_.size() + left_),
       file_(in, name) {
@@ -36100,105 +37217,27 @@ replica_group<Env>& replica_group<Env>::one() {
 }  // namespace trireme
 
 // ---- trireme/ops/kernels.hpp
-namespace trireme::ops {
-
-// What a memory space of your own needs: a class with name, alignment, allocate and deallocate (core/space.hpp), the
-// operations that communicators use (comm/space_kernels.hpp), and kernels, a struct ops::on<Space> of static functions.
-// A trainer of a plain model needs exchange_kernels and the kernels of its optimizer and compressor (adamw or sgd;
-// select_largest and scatter); a trainer of the layers of nn also needs layer_kernels.
-
-namespace detail {
-
-template <class K, class T, class Space>
-concept stores = requires(tensor_view<T, Space> y, tensor_view<T const, Space> x, std::span<T> memory, initial start) {
-  K::fill(y, 0.0);                           // every element becomes this number
-  K::upload(y, std::span<T const>(memory));  // y = elements in host memory
-  K::download(memory, x);                    // elements in host memory = x
-  // A sum over the elements of a hash of (name, index in the tensor, bits): hashes of parts add up.
-  { K::hash(x, std::uint64_t{}, std::int64_t{}) } -> std::convertible_to<std::uint64_t>;
-  // Initial values of the elements from an index on; each depends on (seed, name, index) alone.
-  K::initialise(y, start, std::uint64_t{}, std::uint64_t{}, std::int64_t{});
-};
-template <class K, class To, class From, class Space>
-concept converts = requires(tensor_view<To, Space> y, tensor_view<From const, Space> x) {
-  K::copy(y, x);  // y = x, each element rounded to y's type
-};
-
-}  // namespace detail
-
-// clang-format 14 would indent each term of this conjunction further than the one before it.
-// clang-format off
-/// The kernels of an exchange of parameters in a precision: storing, converting between element types, summing, and
-/// checking. Sums and hashes are exact in the sense of core/exact_sum.hpp and core/hash.hpp.
-template <class Space, class Env>
-concept exchange_kernels =
-    detail::stores<on<Space>, typename Env::param, Space> &&
-    detail::stores<on<Space>, typename Env::master, Space> &&
-    detail::stores<on<Space>, typename Env::gradient, Space> &&
-    detail::converts<on<Space>, typename Env::param, typename Env::master, Space> &&
-    detail::converts<on<Space>, typename Env::master, typename Env::param, Space> &&
-    detail::converts<on<Space>, typename Env::param, typename Env::gradient, Space> &&
-    detail::converts<on<Space>, typename Env::reduce, typename Env::gradient, Space> &&
-    detail::converts<on<Space>, typename Env::gradient, typename Env::reduce, Space> &&
-    requires(tensor_view<typename Env::gradient, Space> y, tensor_view<typename Env::gradient const, Space> x,
-             tensor_view<typename Env::param const, Space> theirs, exact_sum& squares,
-             std::span<tensor_view<typename Env::gradient, Space> const> outputs,
-             std::span<tensor_view<typename Env::gradient const, Space> const> terms) {
-      on<Space>::add(y, x);                                   // y += x
-      on<Space>::accumulate(y, theirs, 1.0);                  // y += weight * theirs
-      on<Space>::sum_of_squares(x, squares);                  // adds the sum of each block of 1024 squares, exactly
-      on<Space>::reduce(outputs, terms, reduction::sum{});    // each y = the sum of the x's, in their order
-      { on<Space>::finite(x) } -> std::convertible_to<bool>;  // whether no element is infinite or NaN
-    };
-// clang-format on
-
-namespace detail {
-
-template <class K, class Env, class Space>
-concept multiplies = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
-                              weights<typename Env::param, Space>& w, arena<Space>& scratch,
-                              tensor_view<typename Env::accumulate, Space> sums, attention_shape const& shape,
-                              dropout_site const& drop, tensor_view<std::int32_t const, Space> seen) {
-  K::linear(y, y, w, {});                                      // y = residual + act(x w + bias)
-  K::linear_backward_input(y, y, w, {});                       // dx (+)= (dy w^T) * act'(before)
-  K::linear_backward_weight(g, g, y, y, orientation::in_out);  // dw += x^T dy; db += the sum of dy's rows
-  K::attention(y, sums, y, shape, scratch, drop, seen);        // softmax(mask(q k^T / sqrt(d))) v
-  K::attention_backward(y, y, y, sums, y, shape, scratch, drop, seen);
-};
-template <class K, class Env, class Space>
-concept normalises = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
-                              tensor_view<typename Env::accumulate, Space> sums,
-                              tensor_view<std::int32_t const, Space> tokens) {
-  K::layer_norm(y, sums, sums, y, y, y, 1e-5);  // y = (x - mean) rstd gain + bias, row by row
-  K::layer_norm_backward(y, g, g, y, y, sums, sums, y, false);
-  K::embed(y, tokens, y, y);           // y = rows of the table, and of the positions
-  K::embed_backward(g, g, y, tokens);  // adds rows of dy to those of the table's gradient
-};
-template <class K, class Env, class Space>
-concept scores = requires(tensor_view<typename Env::compute, Space> y, tensor_view<std::int32_t const, Space> tokens,
-                          tensor_view<float const, Space> numbers, dropout_site const& drop) {
-  { K::cross_entropy(y, tokens, 1.0, true) } -> std::same_as<loss_sum>;   // and logits become their gradient
-  { K::squared_error(y, y, numbers, 1.0) } -> std::same_as<loss_sum>;     // and dy is written
-  K::activate_backward(y, y, y, activation::gelu);                        // dx = dy act'(x)
-  K::dropout(y, drop);                                                    // y * mask / (1 - p)
-  K::copy_columns(y, std::int64_t{}, y, std::int64_t{}, std::int64_t{});  // some columns of x into some of y
-};
-
-}  // namespace detail
-
-/// The kernels of the layers of nn, besides those of an exchange. (Experts also need those of routing; tensor and
-/// context groups need those of parts; an expression needs those of its layers: rms_norm and rms_norm_backward,
-/// elementwise_product, activate, arrange_heads and its companions, visible_keys. The shortest complete example is
-/// ops/phantom.hpp.)
-template <class Space, class Env>
-concept layer_kernels = exchange_kernels<Space, Env> && detail::multiplies<on<Space>, Env, Space> &&
-    detail::normalises<on<Space>, Env, Space> && detail::scores<on<Space>, Env, Space>;
-
-/// Spaces of this library, whose kernels are complete and are not checked.
-template <class Space>
-inline constexpr bool has_all_kernels = std::is_same_v<Space, host> || std::is_same_v<Space, phantom>;
-
-}  // namespace trireme::ops
+// Kernels of a memory space are a struct ops::on<Space> of static functions, in sets. A set is what one kind of policy
+// or layer calls; each has a header in ops/sets with its functions, their shapes and numerics, and one concept.
+//
+//   set         concept (of Space, Env)              who needs it
+//   exchange    exchange_kernels                     every trainer, make_exchange, communicators
+//   update      adamw_kernels, sgd_kernels           the optimizer of that name
+//   codec       selection_, low_rank_kernels         compression::top_k, power_sgd
+//   dense       dense_kernels                        every model made of layers
+//   heads       heads_kernels                        nn::attend
+//   parts       parts_kernels                        parallel::tensor
+//   blocks      blocks_kernels                       parallel::context
+//   experts     experts_kernels                      nn::experts
+//   images      images_kernels (images_on)           nn::conv2d, pooling, nn::patches
+//   batch_norm  batch_norm_kernels (batch_norm_on)   nn::batch_norm
+//   latent      latent_kernels (latent_heads_on)     nn::latent_attention
+//   cache       cache_kernels (cached_attention_on)  generating with a key-value cache
+//   values      values_kernels                       functions of users on elements: nn::elementwise, nn::loss::each
+//
+// Sets with a struct of their own are parsed only by programs that use them. A trainer of a plain model needs the first
+// one, and that of its optimizer. The shortest complete example is ops/phantom.hpp, the shortest of an exchange
+// tests/policies/space_test.cpp. What a space lacks is one sentence that names the set, and the layer, policy or rule.
 
 // ---- trireme/train/compatibility.hpp (goes on)
 namespace trireme {
@@ -36238,18 +37277,8 @@ struct combination {
 
   static constexpr bool plain = !staged_model<Model>;
   /// Whether the memory space has the kernels of an exchange, and those of the model's layers.
-  static constexpr bool exchanges = [] {
-    if constexpr (ops::has_all_kernels<space>)
-      return true;
-    else
-      return ops::exchange_kernels<space, env>;
-  }();
-  static constexpr bool computes = [] {
-    if constexpr (ops::has_all_kernels<space> || !made_of_layers<Model>)
-      return true;
-    else
-      return ops::layer_kernels<space, env>;
-  }();
+  static constexpr bool exchanges = ops::exchange_kernels<space, env>;
+  static constexpr bool computes = !made_of_layers<Model> || ops::dense_kernels<space, env>;
   static constexpr bool once = parallel::no_axis_twice<Parallel>;
   /// Whether every rank has all parameters and sees whole samples.
   static constexpr bool whole = !parallel::any_axis<Parallel>([](axis_facts const& is) {
@@ -36307,7 +37336,7 @@ TRIREME_RULE(space_lacks_exchange_kernels, "space-lacks-exchange-kernels",
              "add the kernels of ops::exchange_kernels to its ops::on", C::exchanges);
 TRIREME_RULE(space_lacks_layer_kernels, "space-lacks-layer-kernels",
              "the model is made of layers whose kernels the communicator's memory space lacks",
-             "add the kernels of ops::layer_kernels to its ops::on, or use a plain model", C::computes);
+             "add the kernels of ops::dense_kernels to its ops::on, or use a plain model", C::computes);
 
 TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
              "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",
@@ -36616,7 +37645,8 @@ struct resolve {
                                       (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
                                       trireme::parallel::parallel_policy<parallel>;
 
-  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
+  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together,
+  // 6 kernels.
   static constexpr int failed() {
     if constexpr (!policies) {
       return 0;
@@ -36630,12 +37660,16 @@ struct resolve {
       using env = environment_of<model, precision, typename space_of<comm>::type>;
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
+      } else if constexpr (!ops::exchange_kernels<typename env::space, env>) {
+        return 5;
+      } else if constexpr (!ops::finds_kernels<optimizer, env>() || !ops::finds_kernels<compression, env>()) {
+        return 6;
       } else {
         return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
       }
     }
   }
-  static constexpr int none_failed = 6;
+  static constexpr int none_failed = 7;
   static constexpr bool ok = failed() == none_failed;
 
   template <int Stage>
@@ -36654,6 +37688,9 @@ struct resolve {
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
+    } else if constexpr (Stage == 6) {
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
+      static_cast<void>(ops::expect_kernels<optimizer, env>() && ops::expect_kernels<compression, env>());
     }
   }
 };
@@ -36763,7 +37800,7 @@ struct refused_policy {
 /// without a result return void, so that there are no warnings about unused values.
 struct refused_exchange {
   static constexpr bool sharded = false, shards_parameters = false, keeps_master = false, replicas_differ = false;
-  static constexpr bool has_gradient_memory = false, can_be_direct = false;
+  static constexpr bool has_gradient_memory = false;
 
   // A step.
   std::int64_t begin(std::int64_t = 1) { return 0; }
@@ -36781,13 +37818,13 @@ struct refused_exchange {
   exchange_result count(auto&&) { return {}; }
   std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
   bool updates_due() const noexcept { return false; }
-  void for_each_segment(auto&&) {}
+  std::span<parallel::owned_segment<environment<precision::fp32>> const> segments() const { return {}; }
   void publish() {}
   exchange_result step(auto&&, std::int64_t = 0) { return {}; }
-  void gather(int, int) {}
-  void prefetch(int, int) {}
-  void release(int, int) {}
-  void open(int, int) {}
+  void gather(int) {}
+  void prefetch(int) {}
+  void release(int) {}
+  void open(int) {}
 
   // Values and state.
   void initialise(std::uint64_t) {}
@@ -36805,7 +37842,6 @@ struct refused_exchange {
   void visit_state(auto&&...) {}
   void prepare_saves(auto&&...) {}
   void visit_numbers(auto&&) {}
-  void visit_compression(auto&&...) const {}
   void forget_compression() {}
   void go_on(std::int64_t, std::int64_t) noexcept {}
   template <class... Files>
@@ -36823,13 +37859,11 @@ struct refused_exchange {
   // What it is.
   refused_policy plan() const noexcept { return {}; }
   refused_policy own() const noexcept { return {}; }
-  refused_policy uses() const noexcept { return {}; }
   refused_policy world() const noexcept { return {}; }
   refused_policy everyone() const noexcept { return {}; }
   refused_policy strategy() const noexcept { return {}; }
-  refused_policy owned_range(int) const noexcept { return {}; }
-  refused_policy accounted_range(int) const noexcept { return {}; }
   int use_count() const noexcept { return {}; }
+  int use_named(std::string_view) const { return {}; }
   std::uint64_t version() const noexcept { return {}; }
   std::int64_t steps() const noexcept { return {}; }
   std::int64_t updates() const noexcept { return {}; }
@@ -36962,13 +37996,10 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
       here;  // the pieces that this rank owns
   bool const is_owner =
       !Exchange::replicas_differ || exchange.world().rank() == 0;  // else only the first replica contributes
-  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-    auto const [first, count] = exchange.accounted_range(bucket);
-    for (auto const range : plan.tensor_ranges(bucket, first, count)) {
-      auto const& info = plan.at(range.entry).info;
-      if (is_owner && info.is_owner) here[info.name].emplace_back(bucket, range);
-    }
-  }
+  auto const buckets = is_owner ? static_cast<int>(plan.buckets().size()) : 0;
+  exchange.own().for_each_range_of(state_scope::owned, buckets, [&](int bucket, auto const& range) {
+    here[plan.at(range.entry).info.name].emplace_back(bucket, range);
+  });
   for (auto const& tensor : tensors_of_everyone(world, plan)) {
     std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where other ranks contribute
     for (auto const& [bucket, range] : here[tensor.name]) {
@@ -37278,21 +38309,37 @@ inline void log(launch_info const& here, lookup const& variable = environment_va
 
 }  // namespace trireme::comm::bootstrap
 
+// ---- trireme/ops/level.hpp
+namespace trireme::ops {
+
+/// What decides the bits of the kernels on this machine, a line for each memory space that has such a choice: "CPU
+/// level avx2". Ranks that train one model compare it.
+///
+/// Numerics The levels avx512 and avx512_bf16 have the same float kernels and differ only for bfloat16, so they are
+///          told apart only if Compute is bfloat16.
+/// @tparam Compute  the element type of activations.
+template <class Compute>
+[[nodiscard]] std::string level_text() {
+  auto const level = std::same_as<Compute, bf16> ? detected() : std::min(detected(), cpu_level::avx512);
+  return text("CPU level ", name_of(level), '\n');
+}
+
+/// The values that the environment variable TRIREME_CPU accepts.
+[[nodiscard]] inline std::vector<std::string_view> level_words() {
+  std::vector<std::string_view> words{name_of(cpu_level::baseline)};
+  // A number that is not a level has the name of the first one.
+  for (int next = 1; name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
+    words.push_back(name_of(static_cast<cpu_level>(next)));
+  }
+  return words;
+}
+
+}  // namespace trireme::ops
+
 // ---- trireme/train/environment.hpp (goes on)
 namespace trireme {
 
 namespace detail {
-
-/// The values that TRIREME_CPU accepts.
-[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
-  using ops::cpu_level;
-  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
-  // A number that is not a level has the name of the first one.
-  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
-    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
-  }
-  return words;
-}
 
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
@@ -37318,7 +38365,7 @@ inline void check_environment(comm::bootstrap::lookup const& variable = comm::bo
   using enum assertion_level;
   detail::expect_word(variable, "TRIREME_ASSERTIONS",
                       {name_of(none), name_of(light), name_of(normal), name_of(communication)});
-  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
+  detail::expect_word(variable, "TRIREME_CPU", ops::level_words());
   detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
 }
 
@@ -37509,19 +38556,17 @@ class optimizer_state {
   template <class Exchange>
   explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
       : plan_(exchange.plan()),
+        own_(exchange.own()),
         of_rank_(Exchange::replicas_differ),
         whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
     tensors_.resize(plan_.entries().size());
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
-      owned_.push_back(exchange.owned_range(b));
-      accounted_.push_back(exchange.accounted_range(b));
-      auto const [first, count] = owned_.back();
       if (whole_) {
-        for (auto const range : plan_.tensor_ranges(b, first, count)) add(range, optimizer);
+        own_.for_each_range(state_scope::kept, b, [&](auto const& range) { add(range, optimizer); });
       } else {
         for (std::size_t m = 0; m < names_.size(); ++m)
-          moments_.emplace_back().values = tensor<master, space>(shape{count});
+          moments_.emplace_back().values = tensor<master, space>(shape{own_.owned(b).count});
       }
     }
     clear();
@@ -37550,19 +38595,25 @@ class optimizer_state {
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
-    exchange.for_each_segment(
-        [&](int bucket, parallel::bucket_plan::tensor_range const& range, update_segment<Env>& segment) {
-          if (segment.info->running > 0) return follow(segment, measured);
-          segment.gradient.scale *= scale;
-          segment.updates = updates;
-          if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
-            if (whole_) return update_tensors(segment, tensors_of(range), optimizer, step);
-          }
-          views_.clear();
-          for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, range));
-          segment.moments = views_;
-          if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
-        });
+    for (auto const& each : exchange.segments()) {
+      update_segment<Env> segment = each;
+      if (segment.info->running > 0) {
+        follow(segment, measured);
+        continue;
+      }
+      segment.gradient.scale *= scale;
+      segment.updates = updates;
+      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+        if (whole_) {
+          update_tensors(segment, tensors_of(each.range), optimizer, step);
+          continue;
+        }
+      }
+      views_.clear();
+      for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, each.bucket, each.range));
+      segment.moments = views_;
+      if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
+    }
   }
 
   /// Visits the moments of a piece that this rank updates; see contract/state.hpp.
@@ -37586,13 +38637,8 @@ class optimizer_state {
   }
   template <class F>
   void visit_state(state_scope scope, F&& f) const {
-    for (int b = 0; b < plan_.trained_buckets(); ++b) {
-      bool const kept = scope == state_scope::kept;
-      auto const [first, count] = (kept ? owned_ : accounted_)[static_cast<std::size_t>(b)];
-      for (auto const range : plan_.tensor_ranges(b, first, count)) {
-        if (kept || of_rank_ || plan_.at(range.entry).info.is_owner) visit_range(b, range, f);
-      }
-    }
+    auto const visit = [&](int b, parallel::bucket_plan::tensor_range const& range) { visit_range(b, range, f); };
+    own_.for_each_range_of(scope, plan_.trained_buckets(), visit, of_rank_);
   }
 
  private:
@@ -37611,8 +38657,8 @@ class optimizer_state {
     return tensors_[static_cast<std::size_t>(range.entry)];
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::bucket_plan::tensor_range const& range) const {
-    auto const at = static_cast<std::size_t>(bucket);
-    return moments_[at * names_.size() + which].values.view().flat(range.in_bucket - owned_[at].first, range.count);
+    auto const& all = moments_[static_cast<std::size_t>(bucket) * names_.size() + which].values;
+    return all.view().flat(range.in_bucket - own_.owned(bucket).first, range.count);
   }
 
   void add(parallel::bucket_plan::tensor_range const& range, Optimizer const& optimizer) {
@@ -37749,13 +38795,13 @@ class optimizer_state {
   }
 
   parallel::bucket_plan const& plan_;
+  parallel::partition const& own_;
   bool of_rank_;
   bool whole_;
   std::vector<std::string> names_;
-  std::vector<interval> owned_, accounted_;  // by bucket
-  std::vector<moment> moments_;              // by bucket or by tensor, then by name
-  std::vector<tensors> tensors_;             // by entry, of an optimizer of whole tensors
-  std::vector<view> views_;                  // kept so that a step allocates nothing
+  std::vector<moment> moments_;   // by bucket or by tensor, then by name
+  std::vector<tensors> tensors_;  // by entry, of an optimizer of whole tensors
+  std::vector<view> views_;       // kept so that a step allocates nothing
   arena<space> scratch_;
 };
 
@@ -38717,12 +39763,12 @@ class unit_edges {
 namespace trireme {
 
 /// Functions called at the boundaries of units, for an engine whose parameters are always in memory: they do nothing.
-/// An exchange has the same functions. Uses [first, last) are those of one unit.
+/// An exchange has the same functions, of the number of a unit.
 struct resident_parameters {
-  void gather(int, int) {}    ///< the values are about to be read
-  void prefetch(int, int) {}  ///< the values will be needed by the next unit
-  void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
-  void release(int, int) {}   ///< the values are not read any more
+  void gather(int) {}    ///< the values are about to be read
+  void prefetch(int) {}  ///< the values will be needed by the next unit
+  void open(int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
+  void release(int) {}   ///< the values are not read any more
   /// Changes whenever values change. Nothing counts changes here, so nothing derived from values is cached.
   [[nodiscard]] static constexpr std::uint64_t version() noexcept { return ops::passing_values; }
 };
@@ -38997,21 +40043,17 @@ class staged_engine {
     else if (step.input >= 0)
       x = neighbour(here.part - 1, step.micro_batch).out;
     if (watch_) watch_(step, true);
-    for (auto u = here.first; u < here.last; ++u) {
+    parallel::walk_forward(hooks, static_cast<int>(here.first), static_cast<int>(here.last), turns, [&](int unit) {
+      auto const u = static_cast<std::size_t>(unit);
       bool const last = u + 1 == here.last;
-      hooks.gather(units_.first_use(u), units_.last_use(u));
-      if (!last) hooks.prefetch(units_.first_use(u + 1), units_.last_use(u + 1));
-      if (last && step.output < 0 && pass.training()) {
-        hooks.open(units_.first_use(u), units_.last_use(u));  // losses may already add to gradients
-      }
+      if (last && step.output < 0 && pass.training()) hooks.open(unit);  // losses may already add to gradients
       x = run(pass, u, "forward", [&] {
         if (!shadows) return units_[u].forward(pass, x);
         units_[u].shadow_forward(pass);
         return view(nullptr, nothing);
       });
       if (!last || step.output >= 0) edges_.check(pass, x, "output", [&] { return units_.name_of(u); });
-      if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
-    }
+    });
     own.out = x;
     now_.loss += pass.loss;
     if (watch_) watch_(step, false);
@@ -39033,10 +40075,11 @@ class staged_engine {
     view dy = own.returned;
     if (step.from != schedule::nobody) dy = messages_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
-    for (auto u = here.last; u-- > here.first;) {
-      hooks.gather(units_.first_use(u), units_.last_use(u));
-      if (!inputs) hooks.open(units_.first_use(u), units_.last_use(u));
-      if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
+    auto const open = [&](int unit) {
+      if (!inputs) hooks.open(unit);
+    };
+    parallel::walk_backward(hooks, static_cast<int>(here.first), static_cast<int>(here.last), open, [&](int number) {
+      auto const u = static_cast<std::size_t>(number);
       dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
         if (shadows) {
@@ -39053,8 +40096,7 @@ class staged_engine {
         edges_.check(pass, dy, "gradient", [&] { return units_.name_of(u); });
       bool const final = !input_only && !inputs;
       for (int use = units_.first_use(u); use < units_.last_use(u) && final; ++use) ready(use, last_time);
-      hooks.release(units_.first_use(u), units_.last_use(u));
-    }
+    });
     now_.loss += pass.loss;
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
@@ -39191,8 +40233,11 @@ class placed_model {
   using space = typename Env::space;
   using data_axis = parallel::data_axis_t<Parallel>;
   using engine_type = typename detail::engine_of<Env, Model>::type;
-  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
   static constexpr bool staged = staged_model<Model>;
+  // The exchange gives units their memory; a plain model has its own.
+  using exchange_type =
+      std::conditional_t<staged, basic_exchange<Env, Comm, data_axis, Compression, parallel::own_memory>,
+                         basic_exchange<Env, Comm, data_axis, Compression, parallel::callers_memory>>;
 
   template <class GivenModel>
   placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression,
@@ -39584,7 +40629,7 @@ class placed_model {
       return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again,
                            requirements);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_,
+      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, {}, &world_, {},
                            engine_.requirements(requirements));
     }
   }
@@ -40406,15 +41451,9 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::st
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::broadcast() {
   if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
-    auto const& plan = exchange().plan();
-    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = exchange().owned_range(bucket);
-      for (auto const range : plan.tensor_ranges(bucket, first, count)) {
-        run_.moments.visit_range(bucket, range, [&](std::string const&, state_location const&, auto view) {
-          parallel::broadcast(exchange().world(), view, 0);
-        });
-      }
-    }
+    run_.moments.visit_state(state_scope::kept, [&](std::string const&, state_location const&, auto view) {
+      parallel::broadcast(exchange().world(), view, 0);
+    });
   }
   run_.model.broadcast();
 }
@@ -40591,8 +41630,12 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
   WHAT class parallel::detail::bucket_gradients<Env, World, Strategy, compression::none>; \
   WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
 
-// Not for precisions with separate master values: this constructor cannot be instantiated for them.
-#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy) WHAT class basic_exchange<Env, World, Strategy, compression::none>;
+// Not for precisions with separate master values: parameters in the caller's memory have none.
+#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy)                                        \
+  WHAT class distributed_parameters<Env, World, Strategy, parallel::own_memory>;            \
+  WHAT class distributed_parameters<Env, World, Strategy, parallel::callers_memory>;        \
+  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::own_memory>; \
+  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::callers_memory>;
 
 #define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \
   WHAT class placed_model<environment<Precision>, Model, World, parallel::data, compression::none>; \
@@ -40699,7 +41742,7 @@ namespace trireme {
 /// The exchange for a training loop of your own, returned by make_exchange.
 ///
 /// A step of the loop: begin(samples); ready(name) for each gradient; step(optimizer), or step(update) with an update
-/// of your own. To do something in between, call the parts of step(): finish(); for_each_segment(update); publish().
+/// of your own. To do something in between, call the parts of step(): finish(); an update of all segments(); publish().
 /// All of them work under every strategy. checkpoint::save(exchange, directory) and checkpoint::load store and restore
 /// the whole state.
 template <class Exchange, class Env>
@@ -40709,7 +41752,7 @@ class own_exchange : public Exchange {
   template <class Parameters, class Comm, class Strategy, class Compressor>
   own_exchange(Parameters&& parameters, Comm& world, Strategy const& strategy, Compressor const& compressor,
                Comm* everyone, bucket_requirements const& requirements)
-      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, requirements),
+      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, {}, everyone, {}, requirements),
         compression_(describe(compressor)),
         strategy_name_(Exchange::hooks::made.state ? Strategy::name : std::string_view()) {}
 
@@ -40752,23 +41795,22 @@ class own_exchange : public Exchange {
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     expect_valid(optimizer);
     auto& moments = moments_of(optimizer);
-    vote_.clear();
-    vote_.wish(votes);
+    auto& vote = this->new_vote(votes);
     auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
-    return end_step(*this, moments, optimizer, vote_, 1, takes, {this->steps(), this->updates()}).counted;
+    return end_step(*this, moments, optimizer, vote, 1, takes, {this->steps(), this->updates()}).counted;
   }
-  /// Collective. The same with an update of your own for everything that this rank updates: update(bucket, piece,
-  /// segment) computes segment.value from the sum of segment.gradient's terms. It is not called in a step without an
-  /// update.
-  /// @example exchange.step([](int, auto const&, auto const& segment) {
-  ///            for (std::int64_t i = 0; i < segment.value.size(); ++i)
-  ///              segment.value[i] -= 0.1F * segment.gradient.terms[0][i];
+  /// Collective. The same with an update of your own: update(segments), called once, gets everything that this rank
+  /// updates (a std::span of parallel::owned_segment), and computes each segment's value from the sum of its gradients.
+  /// It is not called in a step without an update.
+  /// @example exchange.step([](auto segments) {
+  ///            for (auto const& each : segments)
+  ///              for (std::int64_t i = 0; i < each.value.size(); ++i) each.value[i] -= 0.1F * each.sum[i];
   ///          });
-  template <std::invocable<int, parallel::bucket_plan::tensor_range const&, update_segment<Env>&> Update>
+  template <std::invocable<std::span<parallel::owned_segment<Env> const>> Update>
   exchange_result step(Update&& update, std::int64_t votes = 0) {
     auto const counted = this->finish(votes);
     if (this->updates_due()) {
-      this->for_each_segment(update);
+      update(this->segments());
       this->publish();
     }
     return counted;
@@ -40930,7 +41972,6 @@ class own_exchange : public Exchange {
 
   std::string compression_;
   std::string_view strategy_name_;  // if it keeps state
-  parallel::vote vote_;
   std::unique_ptr<held_moments> moments_;
   std::string optimizer_;
   detail::copy_holders holders_;
@@ -41176,7 +42217,7 @@ struct resolve_exchange {
   using strategy = pick<slot::parallel, parallel::data>;
   using compressor = pick<slot::compression, compression::none>;
   using optimizer = pick<slot::optimizer, nothing>;
-  using everyone = pick<slot::communicator, Comm>;
+  using everyone = comm::world_for<pick<slot::communicator, Comm>, typename space_of<Comm>::type>;
   using precision = std::conditional_t<std::is_same_v<T, double>, precision::fp64, precision::fp32>;
 
   static constexpr bool fits = count_of<slot::parallel, P...> + count_of<slot::compression, P...> +
@@ -41185,7 +42226,7 @@ struct resolve_exchange {
                                count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
                                count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
 
-  // The first stage that fails: 0 the list, 1 worlds, 2 the strategy, 3 with the environment, 4 together.
+  // The first stage that fails: 0 the list, 1 worlds, 2 the strategy, 3 with the environment, 4 together, 5 kernels.
   static constexpr int failed() {
     if constexpr (!fits) {
       return 0;
@@ -41199,13 +42240,17 @@ struct resolve_exchange {
         return 3;
       } else if constexpr (!std::is_same_v<optimizer, nothing> && !trireme::optimizer<optimizer, env>) {
         return 3;
+      } else if constexpr (!ops::exchange_kernels<typename env::space, env>) {
+        return 4;
+      } else if constexpr (!ops::finds_kernels<compressor, env>() || !ops::finds_kernels<optimizer, env>()) {
+        return 5;
       } else {
         return broken_rule<combination<lent_parameters, Comm, strategy, precision, compressor>>.empty() ? none_failed
                                                                                                         : 4;
       }
     }
   }
-  static constexpr int none_failed = 5;
+  static constexpr int none_failed = 6;
 
   template <int Stage>
   static constexpr void say() {
@@ -41221,15 +42266,19 @@ struct resolve_exchange {
     } else if constexpr (Stage == 4) {
       static_cast<void>(
           check_combination<combination<lent_parameters, Comm, strategy, precision, compressor>>::size_of_exchange);
+    } else if constexpr (Stage == 5) {
+      using env = environment<precision, typename space_of<Comm>::type>;
+      static_cast<void>(ops::expect_kernels<compressor, env>() && ops::expect_kernels<optimizer, env>());
     }
   }
 };
 
 /// What make_exchange returns for these policies, if none of them is refused.
 template <class Sorted, class Comm, class Space>
-using exchange_type = own_exchange<basic_exchange<environment<typename Sorted::precision, Space>, Comm,
-                                                  typename Sorted::strategy, typename Sorted::compressor>,
-                                   environment<typename Sorted::precision, Space>>;
+using exchange_type =
+    own_exchange<basic_exchange<environment<typename Sorted::precision, Space>, Comm, typename Sorted::strategy,
+                                typename Sorted::compressor, parallel::callers_memory>,
+                 environment<typename Sorted::precision, Space>>;
 
 template <class Sorted, class List, class Comm, class... Policies>
 [[nodiscard]] auto exchange_of(List list, Comm& world, Policies&... policies) {
@@ -41271,8 +42320,9 @@ template <class Sorted, class List, class Comm, class... Policies>
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
-  using value = typename decltype(detail::as_foreign(parameters).front().value)::value_type;
-  using sorted = detail::resolve_exchange<value, Comm, std::remove_cvref_t<Policies>...>;
+  using values = decltype(detail::as_foreign(parameters).front().value);
+  using there = comm::world_for<Comm, typename values::space>;  // the rules look at the parameters' memory space
+  using sorted = detail::resolve_exchange<typename values::value_type, there, std::remove_cvref_t<Policies>...>;
   sorted::template say<sorted::failed()>();
   if constexpr (sorted::failed() != sorted::none_failed) {
     return detail::refused_exchange{};

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 34e3631cc2195ea0f324d719bc86b8dc08323a1a0133b0093fe5952f59e65565
+// SHA-256 of the sources: 78434252f0c9a4ed11471b2a19a30b8e88e52559044a1ed9eddeefb36e865e73
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1508,13 +1508,18 @@ class mpi_operation final : public collective_operation {
     for (int peer = 0; of_all && peer < size(); ++peer) roll.add_wanted(peer);
   }
 
-  /// The ranks that are missing: "rank 1", "ranks 1, 3".
-  [[nodiscard]] std::string missing() const {
+  /// The ranks that are missing, ascending; empty if it is not known which.
+  [[nodiscard]] std::vector<int> missing_ranks() const {
     std::vector<int> late;
     roll.append_missing(late);
     if (late.empty()) late = waited_for();
     std::ranges::sort(late);
     late.erase(std::unique(late.begin(), late.end()), late.end());
+    return late;
+  }
+  /// "rank 1", "ranks 1, 3", "the others"
+  [[nodiscard]] std::string missing() const {
+    auto const late = missing_ranks();
     return late.empty() ? "the others" : list_of("rank", late);
   }
 
@@ -2305,8 +2310,10 @@ class mpi_driver {
     return text(to_string(op.route.what), " number ", op.route.printed_number());
   }
   void give_up(mpi_operation& op) {
-    fail(*op.where->family, text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ",
-                                 op.missing(), "; look at what is keeping it, or raise comm::mpi{.deadline}"));
+    fail(*op.where->family,
+         text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ", op.missing(),
+              "; find out why ", agreeing(op.missing_ranks().size(), "it is", "they are"),
+              " late, or raise comm::mpi{.deadline}"));
   }
 
   void advance(mpi_operation& op) {
@@ -2776,8 +2783,9 @@ class message_engine final : public collective_engine {
       if (done == 0) std::this_thread::yield();
       if (done == 0 && clock::now() > end) {
         mpi_session::instance().abandon();
-        throw comm_error(text(mpi_name, ": waited ", to_string(deadline),
-                              " until all ranks begin; look at what is keeping them, or raise comm::mpi{.deadline}"));
+        throw comm_error(
+            text(mpi_name, ": waited ", to_string(deadline),
+                 " until all ranks begin; find out why the others are late, or raise comm::mpi{.deadline}"));
       }
     }
     if (code != MPI_SUCCESS)
@@ -2858,7 +2866,7 @@ inline void check_communicator(MPI_Comm theirs) {
   int between_two = 0;
   auto const code = MPI_Comm_test_inter(theirs, &between_two);
   if (code != MPI_SUCCESS)
-    throw config_error(text("trireme::comm::mpi: borrow got what is no communicator any more (", mpi_sentence(code),
+    throw config_error(text("trireme::comm::mpi: borrow got a communicator that has been freed (", mpi_sentence(code),
                             "); call it before MPI_Comm_free"));
   if (between_two != 0)
     throw config_error(

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 11b68796b782a5a58cc3147aca34e5a4f9cc7dc90160af5362f9ec1836d1aa7e
+// SHA-256 of the sources: 449cf08600d06b76a3f1ed8f4dd07ad59423d5a46bdd01b9a463cceaa56e67c6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -486,9 +486,9 @@ class character_class {
     if (name.size() <= 2 || name.find_first_of("{}:=^\\") != name.npos) return false;
     auto const asked = text("\\p{sc:", name, '}');
     int problem = 0;
-    std::size_t place = 0;
+    std::size_t error_offset = 0;
     auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(asked.data()), asked.size(), PCRE2_UTF, &problem,
-                                       &place, nullptr);
+                                       &error_offset, nullptr);
     pcre2_code_free_8(made);
     return made != nullptr;
   }
@@ -937,7 +937,7 @@ class split_pattern {
   template <class Fail>
   void compile(std::string const& expression, Fail const& fail) {
     int problem = 0;
-    std::size_t place = 0;
+    std::size_t error_offset = 0;
     std::unique_ptr<pcre2_compile_context_8, decltype(&pcre2_compile_context_free_8)> const how(
         pcre2_compile_context_create_8(nullptr), pcre2_compile_context_free_8);
     pcre2_set_newline_8(how.get(), PCRE2_NEWLINE_LF);
@@ -945,7 +945,7 @@ class split_pattern {
     // ^ and $ match at line boundaries, as in Ruby.
     constexpr std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE;
     auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(expression.data()), expression.size(), options,
-                                       &problem, &place, how.get());
+                                       &problem, &error_offset, how.get());
     if (made == nullptr) {
       std::array<PCRE2_UCHAR8, 256> said{};
       pcre2_get_error_message_8(problem, said.data(), said.size());
@@ -987,8 +987,8 @@ class split_pattern {
                               how_many(in.size(), "byte"), ", from byte ", from,
                               "; it backtracks too often: encode shorter texts, or use another tokenizer"));
     }
-    auto const* const places = pcre2_get_ovector_pointer_8(own.found);
-    return range{places[0], std::max(places[0], places[1])};
+    auto const* const offsets = pcre2_get_ovector_pointer_8(own.found);
+    return range{offsets[0], std::max(offsets[0], offsets[1])};
   }
 
   std::shared_ptr<pcre2_code_8 const> code_;
@@ -1357,7 +1357,7 @@ class byte_tree {
         first_[byte] = made;
       } else {
         if (2 * ++held_ > slots_.size()) grow();
-        slots_[place_of(key_of(node, byte))] = {key_of(node, byte), made};
+        slots_[index_of(key_of(node, byte))] = {key_of(node, byte), made};
       }
       node = made;
     }
@@ -1393,18 +1393,18 @@ class byte_tree {
     return std::uint64_t{node} << 8 | byte;
   }
   [[nodiscard]] std::uint32_t child(std::uint32_t node, unsigned char byte) const noexcept {
-    return node == 0 ? first_[byte] : slots_[place_of(key_of(node, byte))].child;
+    return node == 0 ? first_[byte] : slots_[index_of(key_of(node, byte))].child;
   }
-  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+  [[nodiscard]] std::size_t index_of(std::uint64_t key) const noexcept {
     auto const mask = slots_.size() - 1;
-    std::size_t place = mix(key) & mask;
-    while (slots_[place].child != 0 && slots_[place].key != key) place = (place + 1) & mask;
-    return place;
+    std::size_t index = mix(key) & mask;
+    while (slots_[index].child != 0 && slots_[index].key != key) index = (index + 1) & mask;
+    return index;
   }
   void grow() {
     auto const old = std::exchange(slots_, std::vector<slot>(slots_.size() * 2));
     for (auto const& each : old) {
-      if (each.child != 0) slots_[place_of(each.key)] = each;
+      if (each.child != 0) slots_[index_of(each.key)] = each;
     }
   }
 
@@ -1428,11 +1428,11 @@ class merge_table {
 
   /// If a pair is added twice, the last merge is used.
   void add(token_id left, token_id right, merge what) {
-    auto& slot = slots_[place_of(key_of(left, right))];
+    auto& slot = slots_[index_of(key_of(left, right))];
     slot = {key_of(left, right), what};
   }
   [[nodiscard]] merge find(token_id left, token_id right) const noexcept {
-    return slots_[place_of(key_of(left, right))].what;
+    return slots_[index_of(key_of(left, right))].what;
   }
 
  private:
@@ -1444,11 +1444,11 @@ class merge_table {
   static std::uint64_t key_of(token_id left, token_id right) noexcept {
     return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
   }
-  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+  [[nodiscard]] std::size_t index_of(std::uint64_t key) const noexcept {
     auto const mask = slots_.size() - 1;
-    std::size_t place = mix(key) & mask;
-    while (slots_[place].key != empty && slots_[place].key != key) place = (place + 1) & mask;
-    return place;
+    std::size_t index = mix(key) & mask;
+    while (slots_[index].key != empty && slots_[index].key != key) index = (index + 1) & mask;
+    return index;
   }
   std::vector<slot_type> slots_;
 };
@@ -1527,16 +1527,16 @@ class byte_pairs {
     bool pending = false;  // an unknown character, with which the next one may be merged
     for (std::size_t at = 0; at < word.size();) {
       auto const bytes = byte_level ? 1 : unicode::character_at(word, at).bytes;
-      auto const part = word.substr(at, bytes);
+      auto const character = word.substr(at, bytes);
       at += bytes;
-      auto const id = byte_level ? of_byte_[static_cast<unsigned char>(part[0])] : tokens.id_of(part);
+      auto const id = byte_level ? of_byte_[static_cast<unsigned char>(character[0])] : tokens.id_of(character);
       if (id != no_token) {
         if (std::exchange(pending, false)) add(unknown);
         add(id);
-      } else if (byte_fallback && std::all_of(part.begin(), part.end(), [&](char byte) {
+      } else if (byte_fallback && std::all_of(character.begin(), character.end(), [&](char byte) {
                    return fallback_[static_cast<unsigned char>(byte)] != no_token;
                  })) {
-        for (auto const byte : part) add(fallback_[static_cast<unsigned char>(byte)]);
+        for (auto const byte : character) add(fallback_[static_cast<unsigned char>(byte)]);
       } else if (unknown != no_token) {
         if (pending && !fuse_unknown) add(unknown);
         pending = true;
@@ -1593,7 +1593,7 @@ class word_pieces {
   std::size_t most_characters = 100;
 
   struct workspace {
-    std::string part;
+    std::string candidate;
   };
 
   void encode(std::string_view word, vocabulary const& tokens, workspace& in, std::vector<token_id>& out) const {
@@ -1605,8 +1605,8 @@ class word_pieces {
       auto id = no_token;
       for (; end > start; --end) {
         if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // in the middle of a character
-        in.part.assign(start > 0 ? std::string_view(continuing) : std::string_view());
-        id = tokens.id_of(in.part.append(word.substr(start, end - start)));
+        in.candidate.assign(start > 0 ? std::string_view(continuing) : std::string_view());
+        id = tokens.id_of(in.candidate.append(word.substr(start, end - start)));
         if (id != no_token) break;
       }
       if (id == no_token) {
@@ -1716,7 +1716,7 @@ class word_cache {
   /// The tokens of a word; empty if it is not stored.
   [[nodiscard]] std::optional<std::span<token_id const>> find(std::string_view word) {
     if (word.size() > longest_word) return std::nullopt;
-    auto const& found = slots_[place_of(hash_of(word), word)];
+    auto const& found = slots_[index_of(hash_of(word), word)];
     if (found.length == 0) return std::nullopt;
     return std::span(ids_).subspan(found.first_id, found.ids);
   }
@@ -1724,7 +1724,7 @@ class word_cache {
     if (word.empty() || word.size() > longest_word || words_ >= most_words) return;
     if (2 * ++words_ > slots_.size()) grow();
     auto const hash = hash_of(word);
-    slots_[place_of(hash, word)] = {hash, static_cast<std::uint32_t>(bytes_.size()),
+    slots_[index_of(hash, word)] = {hash, static_cast<std::uint32_t>(bytes_.size()),
                                     static_cast<std::uint32_t>(ids_.size()), static_cast<std::uint16_t>(word.size()),
                                     static_cast<std::uint16_t>(ids.size())};
     bytes_ += word;
@@ -1749,12 +1749,12 @@ class word_cache {
     std::memcpy(&out, word.data(), count);
     return out;
   }
-  [[nodiscard]] std::size_t place_of(std::uint64_t hash, std::string_view word) const noexcept {
+  [[nodiscard]] std::size_t index_of(std::uint64_t hash, std::string_view word) const noexcept {
     auto const mask = slots_.size() - 1;
-    for (std::size_t place = hash & mask;; place = (place + 1) & mask) {
-      auto const& each = slots_[place];
-      if (each.length == 0) return place;
-      if (each.hash == hash && std::string_view(bytes_).substr(each.first_byte, each.length) == word) return place;
+    for (std::size_t index = hash & mask;; index = (index + 1) & mask) {
+      auto const& each = slots_[index];
+      if (each.length == 0) return index;
+      if (each.hash == hash && std::string_view(bytes_).substr(each.first_byte, each.length) == word) return index;
     }
   }
   void grow() {
@@ -1762,9 +1762,9 @@ class word_cache {
     auto const mask = slots_.size() - 1;
     for (auto const& each : old) {
       if (each.length == 0) continue;
-      auto place = static_cast<std::size_t>(each.hash) & mask;
-      while (slots_[place].length != 0) place = (place + 1) & mask;
-      slots_[place] = each;
+      auto index = static_cast<std::size_t>(each.hash) & mask;
+      while (slots_[index].length != 0) index = (index + 1) & mask;
+      slots_[index] = each;
     }
   }
 
@@ -1905,9 +1905,9 @@ class character_map {
       auto const ends = (units_[at] & 0x100) != 0;
       at ^= after(units_[at]);
       if (!ends) continue;
-      auto const place = at < units_.size() ? units_[at] & 0x7fffffff : ~std::uint32_t{0};
-      if (place > texts_.size() || (place < texts_.size() && (texts_[place] & 0xc0) == 0x80)) return std::nullopt;
-      auto const to = std::string_view(texts_).substr(place);
+      auto const offset = at < units_.size() ? units_[at] & 0x7fffffff : ~std::uint32_t{0};
+      if (offset > texts_.size() || (offset < texts_.size() && (texts_[offset] & 0xc0) == 0x80)) return std::nullopt;
+      auto const to = std::string_view(texts_).substr(offset);
       return to.substr(0, to.find('\0'));
     }
     return std::nullopt;
@@ -2236,18 +2236,18 @@ class tokenizer {
   /// The text of tokens. Ids without a token are left out, and bytes that are not UTF-8 become U+FFFD.
   [[nodiscard]] std::string decode(std::span<std::int32_t const> ids,
                                    special_tokens specials = special_tokens::without) const {
-    std::vector<std::string> parts;
+    std::vector<std::string> strings;
     for (auto const id : ids) {
       auto const* const token = tokens_.token_of(id);
       if (token == nullptr) continue;
       if (specials == special_tokens::without && std::binary_search(special_.begin(), special_.end(), id)) continue;
-      parts.push_back(*token);
+      strings.push_back(*token);
     }
-    for (auto const& step : decoder_) step(parts);
+    for (auto const& step : decoder_) step(strings);
     std::string out;
-    for (auto const& part : parts) {
-      if (decoder_.empty() && &part != &parts.front()) out += ' ';
-      out += part;
+    for (auto const& string : strings) {
+      if (decoder_.empty() && &string != &strings.front()) out += ' ';
+      out += string;
     }
     return out;
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0c96ef763e9b4d481d378feb71e7719bad9a22fdff0f774a2c075bdceadba722
+// SHA-256 of the sources: ea721cf0975dae7ccbd3c110786cc99d7c2f0231498f5d35fe97ed1381850e0a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,10 +16,10 @@
 #include "trireme/interop/torch_whole_safetensors.hpp"
 
 // ---- trireme/interop/torch.hpp
-// LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and what such a
-// loop needs besides: batches (distributed_sampler), files (save_safetensors), statistics (sync_batch_norm), tensors of
-// all ranks (all_reduce). Needs the target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See
-// docs/torch.md.
+// LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and the parts
+// that such a loop also needs: batches (distributed_sampler), files (save_safetensors), statistics over ranks
+// (sync_batch_norm), collectives on tensors (all_reduce). Needs the target trireme::torch, with LibTorch 1.13 (Debian's
+// libtorch-dev) or later. See docs/torch.md.
 
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// Collective. The ranks that are threads of this process, ascending.
+/// Collective. The ranks that run as threads of this process, ascending.
 template <class Comm>
 [[nodiscard]] std::vector<int> ranks_of_this_process(Comm& world) {
   char name[256] = {};
@@ -50,7 +50,8 @@ template <class Comm>
 
 }  // namespace detail
 
-/// Collective. torch::manual_seed with another seed in each process, so that dropout and sampling differ between ranks.
+/// Collective. Calls torch::manual_seed with a different seed in each process, so that dropout and sampling differ
+/// between ranks.
 ///
 /// Threads  torch has one default generator for each process. Ranks that are threads of one process share it, and draw
 ///          from it in an order that differs from run to run. For repeatable numbers give each a generator of its own.
@@ -61,10 +62,11 @@ void manual_seed(Comm& world, std::uint64_t seed) {
   world.barrier();
 }
 
-/// Collective. Ranks that are threads of one process get an equal part of the usable cores each, for torch's own
-/// threads; without this each of them uses all cores. Ranks that are processes keep what their launcher has set.
+/// Collective. Divides the usable cores equally among ranks that are threads of one process, for the threads that torch
+/// uses within an operation; without this call each rank uses all cores. Ranks that are processes keep the number that
+/// their launcher has set.
 ///
-/// @returns how many threads this rank's operations use now.
+/// @returns the number of threads that this rank's operations use now.
 template <class Comm>
 int divide_threads(Comm& world) {
   auto const ranks = static_cast<int>(detail::ranks_of_this_process(world).size());

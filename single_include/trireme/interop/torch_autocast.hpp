@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_autocast.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ca2d4f92e8c34dca1b160e7745cfdbe72c38697d5487b42ddb1c5829404cbb2d
+// SHA-256 of the sources: 3d24f3ff742988411617d557d838ccb81c6259906a5494c8c21c48a04206d0b0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// Autocast for the CPU in this thread: LibTorch 2.4 has renamed the functions.
+/// This thread's autocast settings for the CPU. LibTorch 2.4 has renamed the functions.
 struct autocast_state {
   bool enabled;
   at::ScalarType type;
@@ -37,21 +37,21 @@ struct autocast_state {
   }
 };
 
-// Which types autocast has on the CPU.
+// Whether autocast on the CPU supports float16.
 inline constexpr bool casts_to_float16 = TORCH_VERSION_MAJOR > 2 ||
                                          (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4);
 
 }  // namespace detail
 
-/// While it lives, torch runs products of matrices and the like of this thread in another type, and what needs more
-/// precision in float: torch.autocast("cpu", dtype) of Python. For forward and loss; let it end before backward.
+/// While it exists, torch computes matrix products and similar operations of this thread in `type`, and operations that
+/// need more precision in float, like Python's torch.autocast("cpu", dtype). Use it for forward and loss, and let it
+/// end before backward.
 ///
-/// Numerics parameters, gradients and what ranks exchange stay float. float16 needs a loss scale
-///          (data_parallel_options::loss_scale, or precision::fp16 in a trainer), bfloat16 does
-///          not.
-/// Threads  of the thread that made it.
-/// Errors   config_error for a type that this LibTorch's autocast does not have on the CPU: bfloat16 it has from 1.13
-///          on, float16 from 2.4 on.
+/// Numerics parameters, gradients and messages between ranks stay float. float16 needs a loss scale
+///          (data_parallel_options::loss_scale, or precision::fp16 in a trainer); bfloat16 needs none.
+/// Threads  affects the thread that made it.
+/// Errors   config_error for a type that this LibTorch's autocast does not support on the CPU: bfloat16 needs LibTorch
+///          1.13 or later, float16 2.4 or later.
 class autocast {
  public:
   explicit autocast(at::ScalarType type = at::kBFloat16) : before_(detail::autocast_state::now()) {
@@ -65,7 +65,7 @@ class autocast {
   autocast(autocast const&) = delete;
   autocast& operator=(autocast const&) = delete;
   ~autocast() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();  // of parameters' casts
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();  // the cache of cast parameters
     before_.set();
   }
 

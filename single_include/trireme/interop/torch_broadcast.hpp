@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_broadcast.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e9cdd67d22ba7bc140ba7b9ba6abb2d8ea4fc167cf23031cecdcdbf01a202692
+// SHA-256 of the sources: ff2a4b04db31c1cc5b21a30ae2db59314ad5299cb26bb940b65e487e5edd5d25
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,12 +26,12 @@
 #include <type_traits>
 #include <utility>
 
-// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
-// autograd, and ranks that compare and copy what they hold.
+// Shared by loops (data_parallel) and trainers (torch_model): a module's tensors by name, views of their memory, hooks
+// of autograd, and collectives that compare and copy tensors.
 
 namespace trireme::interop::detail {
 
-/// The same element type in torch's words; Undefined where it has none.
+/// The same element type in torch; Undefined if torch has none.
 [[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
   switch (type) {
     case dtype::f64:
@@ -57,16 +57,25 @@ namespace trireme::interop::detail {
   return at::ScalarType::Undefined;
 }
 
-/// Where torch has its tensors of a memory space, and in what order it works there. Those of CUDA are in
+/// The torch device of a memory space, and the order of torch's work there. The specialisation for CUDA is in
 /// torch_cuda.hpp.
 ///
-/// Requires  device     the kind of device whose tensors they are;
+/// Requires  device     the type of the device;
 ///           here()     the device of this thread;
-///           on_stream  an object: while it lives, torch's work is queued where kernels of the space queue theirs;
-///           in_order   the same for a function that users call: what torch was asked for before comes first, and what
-///                      it is asked for afterwards comes last.
+///           on_stream  a guard: while it exists, torch's work is queued on the stream of the space's kernels;
+///           in_order a guard for functions that users call: like on_stream, but torch's earlier work comes before the
+///                      guarded work, and torch's later work after it.
 template <class Space>
 struct torch_space;
+
+/// The memory space whose kernels are used for torch's tensors of a world's space: that one, or one for the same memory
+/// that has torch's own kernels.
+template <class Space>
+struct torch_memory {
+  using type = Space;
+};
+template <class Comm>
+using torch_memory_of = typename torch_memory<typename space_of<Comm>::type>::type;
 
 template <>
 struct torch_space<host> {
@@ -76,18 +85,18 @@ struct torch_space<host> {
   struct in_order {};
 };
 
-/// A tensor of a module, under the first of its names: a tied one is listed once.
+/// A tensor of a module under the first of its names: a tied tensor is listed once.
 struct named_tensor {
   std::string name;
   torch::Tensor tensor;
 };
 
-/// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
+/// The required layout of a module's tensors: row-major, or dense in any order of dimensions (channels last, say).
 enum class memory_format { row_major, dense };
 
 using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
-// What lists tensors by name: torch's modules, and those of one that hide their type.
+// Lists of tensors by name, for modules, AnyModule and TorchScript.
 [[nodiscard]] inline named_tensors named_parameters_of(torch::nn::Module const& module) {
   return module.named_parameters();
 }
@@ -108,7 +117,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
   for (auto const& each : module.named_buffers()) all.insert(each.name, each.value);
   return all;
 }
-/// The same without names, which costs less.
+/// The same without names, which takes less time.
 [[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::nn::Module const& module) {
   return module.parameters();
 }
@@ -120,12 +129,12 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
   for (auto const& each : module.parameters()) all.push_back(each);
   return all;
 }
-/// The same address for all that hold one module.
+/// An address that is equal for all handles of one module.
 [[nodiscard]] inline void const* identity_of(torch::nn::Module const& module) { return &module; }
 [[nodiscard]] inline void const* identity_of(torch::nn::AnyModule const& module) { return module.ptr().get(); }
 [[nodiscard]] inline void const* identity_of(torch::jit::Module const& module) { return module._ivalue().get(); }
 
-/// The tables whose layers say that their gradients are rows.
+/// The tables of embeddings with sparse gradients (.sparse(true)).
 [[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::nn::Module const& module) {
   std::vector<torch::Tensor> all;
   auto const look = [&](torch::nn::Module const& each) {
@@ -134,7 +143,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
     if (auto const* const bags = each.as<torch::nn::EmbeddingBagImpl>())
       if (bags->options.sparse()) all.push_back(bags->weight);
   };
-  look(module);  // which need not be in a shared_ptr, as modules() would want it
+  look(module);  // modules() with itself would need a shared_ptr to it
   for (auto const& each : module.modules(false)) look(*each);
   return all;
 }
@@ -143,7 +152,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 }
 [[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::jit::Module const&) { return {}; }
 
-/// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
+/// @param left_alone  patterns, separated by spaces: a tensor is not listed if one of its names matches.
 template <class Space>
 [[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
                                                memory_format layouts = memory_format::row_major,
@@ -194,7 +203,7 @@ template <class Space = host, class Module>
   for (auto const extent : tensor.sizes()) extents.push_back(extent);
   return extents;
 }
-/// The extents of a dense tensor in the order in which its numbers lie; those of complex numbers are pairs.
+/// The extents of a dense tensor in the order of its memory; a complex number counts as two.
 [[nodiscard]] inline shape shape_in_memory(torch::Tensor const& tensor) {
   std::int64_t const pairs = tensor.is_complex() ? 2 : 1;
   if (tensor.dim() > shape::max_rank || tensor.dim() == 0) return shape{tensor.numel() * pairs};
@@ -208,21 +217,21 @@ template <class Space = host, class Module>
   for (auto const index : places) extents.push_back(tensor.size(index) * (index == places.back() ? pairs : 1));
   return extents;
 }
-/// All numbers of a dense tensor in a row, as they lie in its memory.
+/// All numbers of a dense tensor as one dimension, in the order of its memory.
 [[nodiscard]] inline torch::Tensor row_of(torch::Tensor const& tensor) {
   auto const numbers = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
   return numbers.as_strided({numbers.numel()}, {1});
 }
-/// Whether the numbers of two dense tensors of one shape lie in the same order.
+/// Whether two dense tensors of one shape have the same order in memory.
 [[nodiscard]] inline bool lie_alike(torch::Tensor const& a, torch::Tensor const& b) {
   return a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous());
 }
-/// All of a dense tensor, in its own memory and in its order; complex numbers are pairs.
+/// A view of all numbers of a dense tensor, in the order of its memory; a complex number counts as two.
 template <element T, class Space>
 [[nodiscard]] tensor_view<T, Space> numbers_of(torch::Tensor const& tensor) {
   return {static_cast<T*>(tensor.data_ptr()), shape_in_memory(tensor)};
 }
-/// All of a contiguous tensor, in its own memory.
+/// A view of a contiguous tensor.
 /// Errors  config_error if its elements are of another type.
 template <element T, class Space = host>
 [[nodiscard]] tensor_view<T, Space> view_of(torch::Tensor const& tensor) {
@@ -233,7 +242,8 @@ template <element T, class Space = host>
   }
   return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
 }
-/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+/// Checks that a parameter still has the memory that an exchange or a trainer knows.
+/// Errors  config_error if not.
 inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
   if (parameter.data_ptr() == memory) return;
   throw config_error(text("trireme::interop: parameter \"", name,
@@ -266,7 +276,7 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
   }
 }
 
-/// Samples as a tensor, without a copy: valid as long as the samples are.
+/// Samples as a tensor, without a copy. It is valid as long as the samples.
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
@@ -277,10 +287,10 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
 }
 
-/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
-/// added to .grad(), in the thread that runs backward.
+/// Hooks on autograd: calls f(index of the parameter) when a gradient has been added to .grad(), in the thread that
+/// runs backward.
 ///
-/// Threads  one owner; not moved: the hooks point at it. They end with it.
+/// Threads  one owner. Cannot be moved, because the hooks refer to it; its destructor removes them.
 class gradient_hooks {
  public:
   using listener = std::function<void(std::size_t)>;
@@ -293,8 +303,8 @@ class gradient_hooks {
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
   }
-  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
-  /// comes from now on is told again.
+  /// If the parameter has got another gradient accumulator (torch::load and to() may do that), moves the hook there.
+  /// @returns whether it has.
   bool renew(torch::Tensor const& parameter, std::size_t index) {
     auto& each = held_[index];
     if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
@@ -314,7 +324,7 @@ class gradient_hooks {
     listener const& f;
     std::size_t index;
   };
-  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  // A parameter has only a weak reference to its accumulator, which owns the hooks; so it is held here.
   struct held {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
@@ -329,8 +339,8 @@ class gradient_hooks {
   std::vector<held> held_;
 };
 
-/// Collective. The ranks hold the same tensors: names, shapes, types, how they lie, and what is trained.
-/// Errors  config_error on every rank that names the first one that differs.
+/// Collective. Checks that all ranks have the same tensors: names, shapes, types, strides, and which are trained.
+/// Errors  config_error on every rank, which names the first difference.
 template <class Comm>
 void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers,
                           Comm& world) {
@@ -357,22 +367,22 @@ void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vect
     for (std::size_t rank = 1; rank < size; ++rank) {
       if (all[rank * count + i] == all[i]) continue;
       throw config_error(text("trireme::interop: the module of rank ", rank,
-                              " is not that of rank 0; the first "
-                              "difference is number ",
-                              i + 1, " of its tensors, which on this rank is ",
+                              " differs from that of rank 0; the first difference is number ", i + 1,
+                              " of its tensors, which on this rank is ",
                               i < entries.size() ? entries[i] : std::string("missing")));
     }
   }
 }
 
-/// The buffers of a module, which ranks make equal: in one message, in memory of a device in one each.
+/// The buffers of a module, and collectives that make them equal: one message in host memory, one a buffer in device
+/// memory.
 template <class Space>
 class shared_tensors {
  public:
   explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
   [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
-  /// Collective. Every rank gets those of `root`.
+  /// Collective. Copies the buffers of `root` to every rank.
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
@@ -389,7 +399,8 @@ class shared_tensors {
       std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
     });
   }
-  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  /// Collective. Replaces floating-point buffers by their mean over the ranks, computed in double, and others by those
+  /// of `root`.
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
@@ -448,7 +459,7 @@ class shared_tensors {
   std::vector<std::byte> packed_;
 };
 
-/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+/// The module behind a shared_ptr, or behind a holder that TORCH_MODULE makes.
 template <class Module>
 [[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
   return module;
@@ -466,16 +477,16 @@ template <class T>
 inline constexpr bool is_unique_holder = false;
 template <class T, class Delete>
 inline constexpr bool is_unique_holder<std::unique_ptr<T, Delete>> = std::derived_from<T, torch::nn::Module>;
-/// Holders that share what they hold, whatever its type.
+/// Handles of modules of any type; copies share the module.
 template <class T>
 concept shared_handle = std::same_as<T, torch::nn::AnyModule> || std::same_as<T, torch::jit::Module>;
-/// A module, or what one is held by.
+/// A module, or a handle of one.
 template <class T>
 concept some_module =
     is_holder<T> || is_unique_holder<T> || shared_handle<T> || std::derived_from<T, torch::nn::Module>;
 
-/// The module behind all of them. One that is given by its name, or by the name of a unique_ptr, is lent: it outlives
-/// whoever gets it.
+/// A shared_ptr to the module behind any handle. A module that is given by its name, or by the name of a unique_ptr, is
+/// only borrowed: it must outlive the result.
 /// Errors  config_error for a holder without a module.
 template <class T>
 requires some_module<std::remove_cvref_t<T>>
@@ -515,7 +526,8 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// Collective. Every rank gets the tensors of `root`, which all have.
+/// Collective. Copies the values of `root`'s tensors to every rank; all ranks have tensors of the same names and
+/// shapes.
 template <class Comm>
 void broadcast_equal(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers, Comm& world,
                      int root) {

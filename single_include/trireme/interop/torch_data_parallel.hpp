@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c1935fa1f9959ce178f6d599a092d57ae07caf2e25b9f335b193808f28dff97b
+// SHA-256 of the sources: de3cbcc6a2a4451b88137003710f505500e5df0973d4eb149e1c3cf27709e14e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,11 +23,11 @@
 #include <cstdint>
 #include <optional>
 
-// Wrong arguments of data_parallel, each of which is one sentence of the compiler.
+// Wrong arguments of data_parallel: each gives one compile error.
 
 namespace trireme::interop::detail {
 
-/// What data_parallel is called with by mistake.
+/// The mistakes in calls of data_parallel that are detected at compile time.
 enum class data_parallel_slip : std::uint8_t {
   none,
   element,
@@ -85,7 +85,7 @@ struct check_data_parallel {
                 "world)");
 };
 
-/// What data_parallel returns after its one sentence, so that no line of the loop adds another error.
+/// data_parallel returns this after a compile error, so that the lines of the loop add no further errors.
 struct refused_data_parallel {
   struct refused_module {
     torch::Tensor forward(auto&&...) const { return {}; }
@@ -195,11 +195,11 @@ template <class Element = float, class Module, class Comm, class... Policies>
   if constexpr (slip == detail::data_parallel_slip::none) {
     using inner = typename decltype(detail::lent_module(std::forward<Module>(module)))::element_type;
     using communicator = std::remove_reference_t<Comm>;
-    using space = typename space_of<communicator>::type;
+    using space = detail::torch_memory_of<communicator>;
     static_assert(
         std::is_same_v<space, host> || (std::is_same_v<Policies, parallel::data> && ...),
         "trireme::interop::data_parallel: a device's memory goes with parallel::data and without a compressor");
-    using resolved = trireme::detail::resolve_exchange<Element, communicator, Policies...>;
+    using resolved = trireme::detail::resolve_exchange<Element, comm::world_for<communicator, space>, Policies...>;
     resolved::template say<resolved::failed()>();
     if constexpr (resolved::failed() == resolved::none_failed) {
       using exchange = trireme::detail::exchange_type<resolved, communicator, space>;

@@ -1,11 +1,12 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel_steps.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9d140cf78258da7f94200b8d65e0c0f969642486ffd3005b311eeb0d05b20766
+// SHA-256 of the sources: c2ec049a6fc761cb1214eb8c9518a56608296eec01c523b28fd12a6fe59038ac
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/interop/torch_broadcast.hpp"
 #include "trireme/interop/torch_data_parallel_options.hpp"
+#include "trireme/interop/torch_step_counts.hpp"
 
 // ---- trireme/interop/torch_data_parallel_steps.hpp
 #include <algorithm>
@@ -28,8 +29,8 @@
 
 namespace trireme::interop::detail {
 
-/// A module whose class does not matter: one derived from torch::nn::Module, an AnyModule or a TorchScript module. It
-/// must outlive this.
+/// A reference to a module of any kind: derived from torch::nn::Module, an AnyModule or a TorchScript module. The
+/// module must outlive it.
 class any_module {
  public:
   any_module(torch::nn::Module const& module) : module_(&module) {}
@@ -42,11 +43,11 @@ class any_module {
   [[nodiscard]] named_tensors named_buffers() const {
     return std::visit([](auto const* module) { return named_buffers_of(*module); }, module_);
   }
-  /// Without names, which costs less.
+  /// The parameters without names, which takes less time.
   [[nodiscard]] std::vector<torch::Tensor> parameters() const {
     return std::visit([](auto const* module) { return plain_parameters_of(*module); }, module_);
   }
-  /// The same address for all that hold one module.
+  /// An address that is equal for all handles of one module.
   [[nodiscard]] void const* identity() const {
     return std::visit([](auto const* module) { return identity_of(*module); }, module_);
   }
@@ -70,25 +71,25 @@ class any_module {
 // ---- trireme/interop/detail/torch_own_messages.hpp
 namespace trireme::interop::detail {
 
-/// A gradient that the exchange cannot carry; the mean over the ranks takes its place.
+/// A gradient that the exchange cannot send; it is replaced by the mean over the ranks.
 struct own_gradient {
   torch::Tensor parameter;
-  torch::Tensor* gradient;  // undefined: zeros
+  torch::Tensor* gradient;  // an undefined one counts as zeros
 };
 
-/// Averages gradients that do not fit into the exchange of one element type, in messages of their own: doubles beside
+/// Averages, in separate messages, the gradients that an exchange of one element type cannot send: doubles beside
 /// floats, and sparse gradients of embedding tables.
 ///
-/// Bytes    all doubles in one message. Of a table the rows that have a gradient, and their numbers, where that is
-///          fewer rows than the table has; else the whole table.
-/// Ranks    collective; the same parameters in one order on all ranks.
+/// Bytes    all doubles in one message. For a table the rows that have a gradient, and their indices, if all ranks
+///          together have fewer of these rows than the table; otherwise the whole table.
+/// Ranks    collective; the same parameters in the same order on all ranks.
 /// Numerics sums in double, in rank order. The squares of each mean are added to the vote, on rank 0.
 template <class Comm>
 class own_messages {
-  using space = typename space_of<Comm>::type;
+  using space = torch_memory_of<Comm>;
 
  public:
-  /// @param weight  what each rank's gradient is multiplied by: 1 / (ranks * loss scale).
+  /// @param weight  the factor on each rank's gradient: 1 / (ranks * loss scale).
   own_messages(Comm& world, double weight, parallel::vote& vote) : world_(world), weight_(weight), vote_(vote) {}
 
   void average_doubles(std::vector<own_gradient> const& gradients) const {
@@ -111,7 +112,7 @@ class own_messages {
     torch::NoGradGuard const guard;
     constexpr std::int64_t dense = -1;
     auto const ranks = static_cast<std::size_t>(world_.size());
-    std::vector<std::int64_t> counts(ranks * tables.size(), 0);  // of rows; by rank, and by table
+    std::vector<std::int64_t> counts(ranks * tables.size(), 0);  // of rows, by rank and table
     for (std::size_t i = 0; i < tables.size(); ++i) {
       auto& own = *tables[i].gradient;
       auto& mine = counts[static_cast<std::size_t>(world_.rank()) * tables.size() + i];
@@ -130,7 +131,7 @@ class own_messages {
         any_dense = any_dense || count == dense;
         most = std::max(most, count);
       }
-      // Every rank sends as many rows as the one with the most has.
+      // Every rank sends as many rows as the rank with the most, padded with zeros.
       if (any_dense || most * world_.size() > it.parameter.size(0)) {
         auto const whole =
             it.gradient->defined()
@@ -198,7 +199,7 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// The patterns of .left_alone, as parallel::expect_patterns asks for them.
+/// The patterns of .left_alone in the form that parallel::expect_patterns reads.
 struct left_alone_patterns {
   std::string const& patterns;
   template <class F>
@@ -211,25 +212,26 @@ struct left_alone_patterns {
 
 }  // namespace detail
 
-/// The steps of a data-parallel loop: what data_parallel_module has besides the module, whose type is not known here.
-/// So trireme::compiled_torch has these steps for parallel::data in float, and no program compiles them.
+/// The steps of a data-parallel loop: the base of data_parallel_module, which does not depend on the module's type. So
+/// trireme::compiled_torch has these steps for parallel::data in float, and a program need not compile them.
 ///
-/// @tparam Exchange  what make_exchange returns for the loop's policies.
+/// @tparam Exchange  the type that make_exchange returns for the loop's policies.
 /// @see data_parallel_module
 template <class Element, class Comm, class Exchange>
 class data_parallel_steps {
   using space = typename Exchange::space;
   using order = typename detail::torch_space<space>::in_order;
-  // Autograd runs hooks for a device in a thread of the device, which all ranks of a process share: no exchange there.
+  // Autograd runs the hooks of a device in a thread that all ranks of a process share, so hooks must not exchange
+  // there.
   static constexpr bool hooks_exchange = std::is_same_v<space, host>;
 
  public:
-  /// Makes the exchange of the parameters that it is given, with the policies that its caller has.
+  /// Makes an exchange of the given parameters, with the caller's policies.
   struct maker {
     Exchange (*make)(void const* policies, std::vector<foreign_parameter<Element, space>> parameters, Comm& world);
     void const* policies;
   };
-  /// For a loop without policies: of parallel::data, without a compressor.
+  /// The exchange of a loop without policies: parallel::data, without a compressor.
   static Exchange default_exchange(void const* policies, std::vector<foreign_parameter<Element, space>> parameters,
                                    Comm& world);
 
@@ -239,21 +241,21 @@ class data_parallel_steps {
   data_parallel_steps& operator=(data_parallel_steps const&) = delete;
   ~data_parallel_steps();
 
-  /// The exchange of gradients: its times(), record(timeline), memory().
+  /// The exchange of gradients, for its times(), record(timeline) and memory().
   [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
 
-  /// Starts autograd's backward pass. The same as loss.backward(), but with .loss_scale.
+  /// Starts autograd's backward pass: loss.backward(), of the scaled loss if .loss_scale is set.
   void backward(torch::Tensor const& loss);
-  /// What losses are multiplied by: 1 without .loss_scale.
+  /// The factor on losses: 1 without .loss_scale.
   [[nodiscard]] double loss_scale() const noexcept { return scale_ ? scale_->scale() : 1; }
 
   /// Collective. Ends the step: afterwards .grad() of every parameter is the mean over the ranks, and buffers are
-  /// shared.
-  /// @returns the norm of that mean, and whether all gradients of all ranks are finite: if not, the caller decides to
-  ///          skip the update. .votes is the number of ranks that had a batch.
+  /// synchronised as .buffers says.
+  /// @returns the norm of that mean, and whether all gradients of all ranks are finite: if not, the caller should skip
+  ///          the update. .votes is the number of ranks that had a batch.
   exchange_result finish();
-  /// Collective. Ends the step with an update by one of Trireme's optimizers. The exchange keeps its state (sharded
-  /// with parallel::zero). Parameters and state stay as they are if a gradient was not finite on some rank.
+  /// Collective. Ends the step with an update by one of Trireme's optimizers, whose state is kept by the exchange
+  /// (sharded with parallel::zero). If a gradient was not finite on some rank, parameters and state do not change.
   template <class Optimizer>
   exchange_result step(Optimizer const& optimizer) {
     static_assert(hooks_exchange,
@@ -269,18 +271,19 @@ class data_parallel_steps {
       }
     }
     complete();
-    return settle(exchange_.step(optimizer, one_batch + (some_undefined_ ? one_undefined : 0)));
+    return settle(exchange_.step(optimizer, counts_of_batch().number()));
   }
 
-  /// Collective. For a rank that has no batch left while others may have some: takes part in one of their steps, with
-  /// gradients of zero. Afterwards .grad() is the same on all ranks (a mean over all of them, this one included), so
-  /// `while (auto const done = ddp.join()) if (done->finite) optimizer.step();` keeps parameters and optimizer states
-  /// equal. Every rank calls it when its batches are over, until it returns nullopt: no rank had a batch.
+  /// Collective. For a rank without further batches while others may still have some: takes part in one of their steps
+  /// with gradients of zero. Afterwards .grad() is equal on all ranks (the mean over all of them, this one included),
+  /// so `while (auto const done = ddp.join()) if (done->finite) optimizer.step();` keeps parameters and optimizer
+  /// states equal. Every rank calls it after its last batch, until it returns nullopt: then no rank had a batch.
   ///
-  /// @param end  early_end::raise: where others have a batch, it and their finish() throw config_error.
+  /// @param end  early_end::raise: if another rank has a batch, join() and the others' finish() throw config_error.
   std::optional<exchange_result> join(early_end end = early_end::follow);
 
-  /// While it lives, gradients add up on this rank and are not exchanged: for all micro-batches of a step but the last.
+  /// A guard: while it exists, gradients add up on this rank and are not exchanged. For all micro-batches of a step but
+  /// the last.
   class quiet {
    public:
     explicit quiet(data_parallel_steps& of) : of_(of), before_(std::exchange(of.quiet_, true)) {}
@@ -294,41 +297,36 @@ class data_parallel_steps {
   };
   [[nodiscard]] quiet no_sync() { return quiet(*this); }
 
-  /// Gives up the step that has begun, after an exception that all ranks have survived; call it on all of them. It does
-  /// not clear .grad().
+  /// Gives up the current step, after an exception that all ranks have survived; call it on all of them. It does not
+  /// clear .grad().
   void abandon() noexcept;
 
  private:
-  // What ranks with a batch have of a parameter in a step: nothing, a gradient of before, one of this step.
+  // What a rank with a batch has in .grad() of a parameter: nothing, an older gradient, or a gradient of this step.
   struct use {
     static constexpr std::uint8_t no_gradient = 0, none = 1, some = 2;
   };
-  // How a gradient travels: in the exchange, in the memory of .grad() or as a copy in another type; or in messages of
-  // its own, as doubles, or as the rows that have one.
+  // How a gradient is sent. In the exchange: as_it_is, in the memory of .grad(), or converted, as a copy in another
+  // type. In a message of its own: wide, as doubles, or rows, the rows of a sparse gradient.
   enum class gradient_form : std::uint8_t { as_it_is, converted, wide, rows };
-  // Three counts of ranks in the one number that they sum up: those that had a batch, that autograd has given an
-  // undefined gradient, and that end in join(early_end::raise).
-  static constexpr std::int64_t one_batch = 1, one_undefined = std::int64_t{1} << 20,
-                                one_raises = std::int64_t{1} << 40;
-
   struct trained {
     std::string name;
     torch::Tensor parameter;
-    void const* memory;  // of the parameter, as the exchange knows it
+    void const* memory;  // the address of the parameter that the exchange knows
     gradient_form how = gradient_form::as_it_is;
-    int nth = -1;                     // of the exchange; -1: it has messages of its own
-    torch::Tensor values{};           // of a converted one: what the exchange is shown in its place
-    torch::Tensor bucket{};           // with .gradients_in_buckets: where .grad() is to lie
-    torch::Tensor gradient{};         // what is read and written in this step
+    int nth = -1;                     // index in the exchange; -1: it has messages of its own
+    torch::Tensor values{};           // if converted: the copy that the exchange gets
+    torch::Tensor bucket{};           // with .gradients_in_buckets: the memory of .grad() in its bucket
+    torch::Tensor gradient{};         // the tensor that is read and written in this step
     bool used = false;                // backward has added to it since the last step
-    int events = 0;                   // how often, without no_sync()
-    bool static_used = true;          // with .static_graph: by this rank, in each step
-    int static_events = 0;            // with .static_graph: in each step; the last of them reports
-    std::uint8_t of_any = use::some;  // the most that a rank has of it; with .static_graph in each step
+    int events = 0;                   // how often, not counting no_sync()
+    bool static_used = true;          // with .static_graph: whether this rank uses it in each step
+    int static_events = 0;            // with .static_graph: events in each step; the last one reports the gradient
+    std::uint8_t of_any = use::some;  // the maximum of `use` over the ranks; with .static_graph for all steps
     bool reported = false;
     bool stands_in = false;  // `gradient` is not .grad()
   };
-  // Whether every rank has the whole mean after a step.
+  // Whether every rank gets the whole mean of all gradients in a step.
   static constexpr bool gives_back_everything = !Exchange::sharded && !Exchange::replicas_differ;
 
   static constexpr auto layouts = detail::memory_format::dense;
@@ -402,7 +400,7 @@ class data_parallel_steps {
     if (parameter.is_complex()) return std::is_same_v<Element, double> ? at::kComplexDouble : at::kComplexFloat;
     return detail::torch_type(dtype_of<Element>);
   }
-  // Ranks that are threads may have been given one object.
+  // Ranks that are threads may share one module by mistake.
   static void expect_own_module(detail::any_module const& module, Comm& world) {
     static std::uint64_t const process = (std::uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
     auto const size = static_cast<std::size_t>(world.size());
@@ -417,14 +415,14 @@ class data_parallel_steps {
                               " share one module; make a module in each rank, within launch()"));
     }
   }
-  // @param nothing  stands in an exchange that would have no parameter.
+  // @param nothing  a placeholder for an exchange that would otherwise have no parameter.
   static std::vector<foreign_parameter<Element, space>> as_foreign(std::vector<trained> const& all,
                                                                    torch::Tensor& nothing) {
     std::vector<foreign_parameter<Element, space>> list;
     for (auto const& each : all) {
       if (each.nth < 0) continue;
       auto const values = view_of(each.values.defined() ? each.values : each.parameter);
-      list.push_back({each.name, values, values});  // no gradients yet: gradient_at() says in each step where they are
+      list.push_back({each.name, values, values});  // no gradients yet: gradient_at() sets their addresses in each step
     }
     if (!list.empty()) return list;
     auto const type = detail::torch_type(dtype_of<Element>);
@@ -444,7 +442,7 @@ class data_parallel_steps {
   [[nodiscard]] bool adds_up() const noexcept { return options_.backwards == step_backwards::any; }
   void on_gradient(std::size_t index) {
     auto& it = trained_[index];
-    if (adds_up()) {  // complete() takes it
+    if (adds_up()) {  // complete() reads it
       it.used = true;
       ++it.events;
       return;
@@ -464,7 +462,7 @@ class data_parallel_steps {
     it.used = true;
     if (quiet_) return;
     ++it.events;
-    if (!hooks_exchange) return;  // complete() takes it
+    if (!hooks_exchange) return;  // complete() reads it
     if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(index);
   }
   void expect_scaled() const {
@@ -473,17 +471,17 @@ class data_parallel_steps {
         "trireme::interop::data_parallel: loss.backward() with .loss_scale: the loss was not scaled; call "
         "ddp.backward(loss) in its place");
   }
-  // With .static_graph.
+  // For .static_graph.
   [[noreturn]] void expect_as_first(std::size_t index, char const* what) const {
     throw config_error(text("trireme::interop::data_parallel: parameter \"", trained_[index].name, "\" ", what,
                             " in this step, unlike in the first one; .static_graph promises equal steps, so leave it "
                             "out, and say {.unused_parameters = true} if some are not used"));
   }
-  // This rank's gradient is .grad().
+  // Reads .grad() as this rank's gradient, and reports it.
   void take(std::size_t index) {
     auto& it = trained_[index];
     auto& gradient = it.parameter.mutable_grad();
-    if (!gradient.defined()) {  // autograd has reported an undefined one
+    if (!gradient.defined()) {  // autograd has produced an undefined gradient
       it.used = false;
       some_undefined_ = true;
       stand_in(index);
@@ -504,7 +502,7 @@ class data_parallel_steps {
     auto& it = trained_[index];
     if (!begun_) {
       static constexpr std::int64_t only[] = {0};
-      exchange_.begin({.places = only, .all_reported = true});
+      exchange_.begin({.places = only});
       if (scale_) exchange_.weight(1 / (scale_->scale() * world_.size()));
       begun_ = true;
       if (nothing_.defined()) exchange_.ready(0);
@@ -515,7 +513,7 @@ class data_parallel_steps {
     exchange_.gradient_at(it.nth, view_of(it.gradient));
     exchange_.ready(it.nth);
   }
-  // Buckets need not wait for them.
+  // Reports the parameters that no step of a static graph uses, so that buckets do not wait for them.
   void report_never_used(std::size_t but) {
     for (std::size_t index = trained_.size(); index-- > 0;) {
       if (trained_[index].static_used || index == but) continue;
@@ -539,13 +537,14 @@ class data_parallel_steps {
                                    it.parameter.options().requires_grad(false));
     }
   }
-  // .grad() gets memory of its own again.
+  // Gives .grad() memory of its own again.
   static void leave_bucket(trained& it) {
     if (!it.bucket.defined()) return;
     auto& own = it.parameter.mutable_grad();
     if (own.defined() && own.is_alias_of(it.bucket)) own = own.detach().clone();
   }
-  // For a parameter that this rank has not used: a gradient apart from .grad(), with a copy of its values, or zeros.
+  // For a parameter that this rank has not used: makes a gradient separate from .grad(), with a copy of its values, or
+  // zeros.
   void stand_in(std::size_t index) {
     auto& it = trained_[index];
     leave_bucket(it);
@@ -564,11 +563,11 @@ class data_parallel_steps {
   [[nodiscard]] bool has_batch() const {
     return std::any_of(trained_.begin(), trained_.end(), [](auto const& each) { return each.used || each.reported; });
   }
-  // Reports the gradients that backward has not reported.
+  // Reports the gradients that were not reported during backward.
   void complete();
 
-  // What has become of the module since it was wrapped, or since the last step. Gradients of a parameter that has got
-  // another accumulator were not told, and are in .grad() alone.
+  // Follows changes of the module since it was wrapped, or since the last step. A parameter that has got another
+  // accumulator was not reported by its hook: its gradient is in .grad() alone.
   void follow() {
     for (std::size_t index = 0; index < trained_.size(); ++index) {
       auto& it = trained_[index];
@@ -599,17 +598,21 @@ class data_parallel_steps {
                             "gradient is not exchanged; wrap the module again after such a change, on all ranks"));
   }
 
-  // Collective. The sums of all gradients, and what ranks tell each other in `wishes`.
-  exchange_result exchanged(std::int64_t wishes) {
+  // This rank's counts in a step for which it had a batch.
+  [[nodiscard]] torch_step_counts counts_of_batch() const noexcept {
+    return {.batches = 1, .undefined = some_undefined_ ? 1 : 0};
+  }
+  // Collective. Completes the exchange of all gradients. The result's .votes are the sums of `counts` over the ranks.
+  exchange_result exchanged(torch_step_counts const& counts) {
     vote_.clear();
-    vote_.wish(wishes);
+    vote_.wish(counts.number());
     exchange_.finish(vote_);
     if constexpr (gives_back_everything) sum_apart();
     return exchange_.count(vote_);
   }
-  [[nodiscard]] static std::int64_t batches_of(exchange_result const& result) { return result.votes % one_undefined; }
 
-  // Collective. What does not travel in the exchange: the rows of sparse gradients, and doubles beside floats.
+  // Collective. Averages the gradients that are not in the exchange: rows of sparse gradients, and doubles beside
+  // floats.
   void sum_apart() {
     std::vector<detail::own_gradient> tables, wide;
     for (auto& each : trained_) {
@@ -628,9 +631,9 @@ class data_parallel_steps {
     world_.all_reduce(tensor_view<std::int64_t>(&first, shape{1}), reduction::min{});
     throw config_error(text("trireme::interop::data_parallel: rank ", first,
                             " has no batch left while others have, and has called join(early_end::raise); give every "
-                            "rank as many batches, or let it follow the others by join()"));
+                            "rank equally many batches, or let it follow the others by join()"));
   }
-  // Collective. The numbers where they lie now: a module may have been converted, and back.
+  // Collective. Compares the current memory of the parameters: a module may have been converted and back.
   void compare() {
     if constexpr (!Exchange::replicas_differ) {
       if (world_.size() == 1) return;
@@ -660,13 +663,13 @@ class data_parallel_steps {
         return piece(std::type_identity<float>{});
     }
   }
-  // The first step of a static graph says what the others are.
+  // Records the first step of a static graph, which all others must equal.
   void count() {
     if (std::exchange(is_counted_, true)) return;
     for (auto& it : trained_) it.static_used = it.used, it.static_events = it.events;
   }
-  // Makes .grad() the mean, also where something stood in for a gradient, unless no rank has used that parameter: then
-  // ranks with a batch keep what they have, and one without takes that over, so that optimizers do the same everywhere.
+  // Makes .grad() the mean, also if another tensor stood in for it. If no rank has used the parameter, ranks with a
+  // batch keep their .grad(), and a rank without a batch gets the same, so that optimizers do the same on all ranks.
   void give_back(bool all_had_one, bool some_undefined) {
     if ((!is_counted_ && (options_.unused_parameters || options_.static_graph)) || some_undefined) {
       std::vector<std::uint8_t> uses(trained_.size(), 0);
@@ -726,7 +729,7 @@ class data_parallel_steps {
   }
 
   detail::any_module module_;
-  Comm world_;  // of its own: ranks may reach several modules' gradients in different orders
+  Comm world_;  // a duplicate: ranks may reach several modules' gradients in different orders
   data_parallel_options options_;
   detail::shared_tensors<space> buffers_;
   std::vector<trained> trained_;
@@ -734,16 +737,16 @@ class data_parallel_steps {
   Exchange exchange_;
   std::optional<precision::fp16::instance> scale_{};
   parallel::vote vote_;
-  std::int64_t ends_ = 0;        // of steps
-  bool some_undefined_ = false;  // a gradient of this step
+  std::int64_t ends_ = 0;        // number of steps that have ended
+  bool some_undefined_ = false;  // whether a gradient of this step was undefined
   bool begun_ = false;
-  bool is_scaled_ = false;  // with .loss_scale: this step's losses are
+  bool is_scaled_ = false;  // with .loss_scale: whether this step's losses were scaled
   bool quiet_ = false;
-  bool is_counted_ = false;       // with .static_graph: the first step has been
-  detail::gradient_hooks hooks_;  // last, so that hooks end before what they use
+  bool is_counted_ = false;       // with .static_graph: whether the first step has been recorded
+  detail::gradient_hooks hooks_;  // last, so that hooks are removed before the members that they use
 };
 
-// Not in the class, where they would be inline, and so compiled in every program.
+// Defined outside the class: inside it they would be inline, and so compiled in every program.
 
 template <class Element, class Comm, class Exchange>
 Exchange data_parallel_steps<Element, Comm, Exchange>::default_exchange(
@@ -794,7 +797,7 @@ exchange_result data_parallel_steps<Element, Comm, Exchange>::finish() {
       "trireme::interop::data_parallel: with a sharded optimizer's state, or parameters that are averaged now and "
       "then, finish() would not leave each rank the mean of all gradients; call step(optimizer) in its place");
   complete();
-  auto const result = exchanged(one_batch + (some_undefined_ ? one_undefined : 0));
+  auto const result = exchanged(counts_of_batch());
   static_cast<void>(exchange_.settle(result.finite, {result.norm, 1}));
   return settle(result);
 }
@@ -803,34 +806,35 @@ template <class Element, class Comm, class Exchange>
 std::optional<exchange_result> data_parallel_steps<Element, Comm, Exchange>::join(early_end end) {
   static_assert(
       gives_back_everything,
-      "trireme::interop::data_parallel: join() is for parallel::data; with other strategies give every rank as many "
-      "batches");
+      "trireme::interop::data_parallel: join() is for parallel::data; with other strategies give every rank equally "
+      "many batches");
   if (begun_ || (has_batch() && !adds_up()))
-    throw config_error("trireme::interop::data_parallel: join() in a step that finish() has not ended");
+    throw config_error(
+        "trireme::interop::data_parallel: join() in a step that finish() has not ended; call finish() first");
   [[maybe_unused]] order const in_order;
   if (options_.static_graph) {
     throw config_error(
         "trireme::interop::data_parallel: join() with .static_graph: a rank without a batch has no graph; leave "
-        ".static_graph out, or give every rank as many batches");
+        ".static_graph out, or give every rank equally many batches");
   }
   if (exchange_.keeps_moments()) {
     throw config_error(
         "trireme::interop::data_parallel: join() after step(optimizer): this rank would not make the updates of its "
-        "optimizer; end "
-        "steps by finish() and an optimizer of torch's, or give every rank as many batches");
+        "optimizer; end steps by finish() and an optimizer of torch's, or give every rank equally many batches");
   }
   forget();
   for (std::size_t index = 0; index < trained_.size(); ++index) {
     stand_in(index);
     auto& it = trained_[index];
-    if (it.how == gradient_form::rows) it.gradient.reset();  // what is in the exchange it takes for zeros
+    if (it.how == gradient_form::rows) it.gradient.reset();  // an undefined one counts as zeros
     if (it.how == gradient_form::wide) it.gradient.zero_();
   }
   exchange_.begin({.micro_batches = 0});
   begun_ = true;
-  auto const result = exchanged(end == early_end::raise ? one_raises : 0);
-  // Where no rank had a batch compressors must not commit: it was not a step.
-  static_cast<void>(exchange_.settle(result.finite && batches_of(result) > 0, {result.norm, 1}));
+  auto const result = exchanged({.raises = end == early_end::raise ? 1 : 0});
+  // If no rank had a batch it was not a step, so compressors must not commit.
+  bool const some_had_batch = torch_step_counts::from_sum(result.votes).batches > 0;
+  static_cast<void>(exchange_.settle(result.finite && some_had_batch, {result.norm, 1}));
   auto const step = settle(result);
   return step.votes > 0 ? std::optional(step) : std::nullopt;
 }
@@ -857,7 +861,7 @@ void data_parallel_steps<Element, Comm, Exchange>::complete() {
     if (it.reported) continue;
     if (is_counted_ && (it.used != it.static_used || it.events != it.static_events))
       expect_as_first(index, "got too few gradients");
-    if (it.used) {  // under no_sync() only, in the first step of a static graph, or in a device's memory
+    if (it.used) {  // only under no_sync(), or in the first step of a static graph, or in device memory
       take(index);
     } else if (options_.unused_parameters || options_.static_graph) {
       stand_in(index);
@@ -876,17 +880,17 @@ void data_parallel_steps<Element, Comm, Exchange>::complete() {
 
 template <class Element, class Comm, class Exchange>
 exchange_result data_parallel_steps<Element, Comm, Exchange>::settle(exchange_result result) {
-  auto const undefined = result.votes / one_undefined % one_undefined, raises = result.votes / one_raises;
-  result.votes = batches_of(result);
+  auto const counts = torch_step_counts::from_sum(result.votes);
+  result.votes = counts.batches;
   if (result.votes > 0) {
     if (scale_) static_cast<void>(scale_->decide(result.finite));
-    give_back(result.votes == world_.size(), undefined > 0);
+    give_back(result.votes == world_.size(), counts.undefined > 0);
     if (options_.static_graph) count();
     synchronise_buffers(has_batch(), result.votes == world_.size());
   }
   bool const joined = !has_batch();
   forget();
-  if (raises > 0 && result.votes > 0) refuse_early_end(joined);
+  if (counts.raises > 0 && result.votes > 0) refuse_early_end(joined);
   if (options_.check_every > 0 && ends_++ % options_.check_every == 0) compare();
   return result;
 }

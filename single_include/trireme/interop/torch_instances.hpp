@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_instances.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: de8a8eb4074b406f8ca08952c04470c47b9d13496ae1c6725a499296b0ff2730
+// SHA-256 of the sources: 7d16b8d99afd68377c19940cd54fe6fde330662abb291b48b361c1dac6d6e005
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,8 +7,8 @@
 #include "trireme/interop/torch_data_parallel_steps.hpp"
 
 // ---- trireme/interop/torch_instances.hpp
-// What the library trireme::compiled_torch has: the steps of interop::data_parallel in float, for parallel::data
-// without a compressor, of ranks that are threads and of ranks that are processes. All others are compiled in the
+// The instances in the library trireme::compiled_torch: the steps of interop::data_parallel in float, for
+// parallel::data without a compressor, for threads as ranks and for processes as ranks. All others are compiled in the
 // program that uses them, from the same headers.
 
 namespace trireme::interop::detail {

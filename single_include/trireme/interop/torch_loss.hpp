@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_loss.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: dc7f4f0eacccbc1ab1de0e48369ee7f61102fec0ca8df8094202ad6694d5322f
+// SHA-256 of the sources: 9c65d999dd2129bab7f9e10066958029e80c85dc55ce3a774a1d5ebc30cb9d57
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,16 +16,16 @@
 
 namespace trireme::interop {
 
-/// What a loss for torch_model and torch_sequential may return in place of a mean over the batch: as counted_loss, with
-/// a sum that autograd knows.
+/// A loss for torch_model and torch_sequential may return this in place of a mean over the batch. Like counted_loss,
+/// but with a sum that is part of autograd's graph.
 struct loss_and_count {
-  torch::Tensor sum;  ///< over the targets that are counted: one number
-  double count = 0;   ///< how many these are, or the sum of their weights
+  torch::Tensor sum;  ///< of the losses of the counted targets: one number
+  double count = 0;   ///< the number of these targets, or the sum of their weights
 };
 
 namespace detail {
 
-// torch's losses that leave out targets (ignore_index) or weigh them.
+// torch's losses that ignore some targets (ignore_index) or weight them.
 template <class L>
 inline constexpr bool leaves_targets_out =
     std::is_same_v<L, torch::nn::CrossEntropyLossImpl> || std::is_same_v<L, torch::nn::NLLLossImpl>;
@@ -36,7 +36,7 @@ requires std::derived_from<L, torch::nn::ModuleHolder<torch::nn::CrossEntropyLos
     std::derived_from<L, torch::nn::ModuleHolder<torch::nn::NLLLossImpl>>
 inline constexpr bool leaves_targets_out<L> = true;
 
-/// Whether a loss says how many targets it has counted.
+/// Whether a loss returns how many targets it has counted.
 template <class Loss>
 inline constexpr bool loss_counts = leaves_targets_out<Loss> || [] {
   if constexpr (std::invocable<Loss&, torch::Tensor const&, torch::Tensor const&>) {
@@ -65,13 +65,13 @@ inline constexpr bool loss_counts = leaves_targets_out<Loss> || [] {
                                              .reduction(torch::kSum));
 }
 
-/// With class numbers of any integer type, also as a column (n, 1), as datasets of vectors have them; probabilities of
-/// classes are all counted, as torch does.
+/// Accepts class numbers of any integer type, also as a column (n, 1), as datasets of vectors have them. Targets that
+/// are probabilities of classes are all counted, as in torch.
 template <class Loss>
 [[nodiscard]] loss_and_count counted(Loss& loss, torch::Tensor const& outputs, torch::Tensor targets) {
   if (torch::enumtype::reduction_get_enum(loss.options.reduction()) != at::Reduction::Mean) {
     auto const samples = targets.dim() == 0 ? 1.0 : static_cast<double>(targets.size(0));
-    return {loss.forward(outputs, targets) * samples, samples};  // taken for the mean over the batch
+    return {loss.forward(outputs, targets) * samples, samples};  // treated as the mean over the batch
   }
   if (targets.is_floating_point()) {
     auto const classes = outputs.size(outputs.dim() > 1 ? 1 : 0);
@@ -86,7 +86,8 @@ template <class Loss>
   return {sum, loss.weight.index_select(0, kept).to(torch::kDouble).sum().template item<double>()};
 }
 
-/// A loss as torch_model and torch_sequential read it; a count below 0: `sum` is the mean over the batch.
+/// The value of a loss for torch_model and torch_sequential. If the count is negative, `sum` is the mean over the
+/// batch.
 template <class Loss>
 [[nodiscard]] loss_and_count loss_of(Loss& loss, torch::Tensor const& outputs, torch::Tensor const& targets,
                                      char const* who) {
@@ -105,7 +106,7 @@ template <class Loss>
   }();
   if (found.sum.numel() == 1) return found;
   throw config_error(text("trireme::interop::", who, ": the loss has ", found.sum.numel(),
-                          " numbers; it is to be one, the mean over the batch"));
+                          " numbers; return one, the mean over the batch"));
 }
 
 }  // namespace detail

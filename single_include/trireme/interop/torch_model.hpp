@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f32ac069846fb3e633ed2b691c1f0f619c3d05c1ce52836b6db29a667285f06d
+// SHA-256 of the sources: a54c7140d2cec43821cfd0963ece46a86bea7b7089079d8c588a4841be1f633f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,12 +28,12 @@
 #include <cstdint>
 #include <cstring>
 
-// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
-// autograd, and ranks that compare and copy what they hold.
+// Shared by loops (data_parallel) and trainers (torch_model): a module's tensors by name, views of their memory, hooks
+// of autograd, and collectives that compare and copy tensors.
 
 namespace trireme::interop::detail {
 
-/// The same element type in torch's words; Undefined where it has none.
+/// The same element type in torch; Undefined if torch has none.
 [[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
   switch (type) {
     case dtype::f64:
@@ -59,16 +59,25 @@ namespace trireme::interop::detail {
   return at::ScalarType::Undefined;
 }
 
-/// Where torch has its tensors of a memory space, and in what order it works there. Those of CUDA are in
+/// The torch device of a memory space, and the order of torch's work there. The specialisation for CUDA is in
 /// torch_cuda.hpp.
 ///
-/// Requires  device     the kind of device whose tensors they are;
+/// Requires  device     the type of the device;
 ///           here()     the device of this thread;
-///           on_stream  an object: while it lives, torch's work is queued where kernels of the space queue theirs;
-///           in_order   the same for a function that users call: what torch was asked for before comes first, and what
-///                      it is asked for afterwards comes last.
+///           on_stream  a guard: while it exists, torch's work is queued on the stream of the space's kernels;
+///           in_order a guard for functions that users call: like on_stream, but torch's earlier work comes before the
+///                      guarded work, and torch's later work after it.
 template <class Space>
 struct torch_space;
+
+/// The memory space whose kernels are used for torch's tensors of a world's space: that one, or one for the same memory
+/// that has torch's own kernels.
+template <class Space>
+struct torch_memory {
+  using type = Space;
+};
+template <class Comm>
+using torch_memory_of = typename torch_memory<typename space_of<Comm>::type>::type;
 
 template <>
 struct torch_space<host> {
@@ -78,18 +87,18 @@ struct torch_space<host> {
   struct in_order {};
 };
 
-/// A tensor of a module, under the first of its names: a tied one is listed once.
+/// A tensor of a module under the first of its names: a tied tensor is listed once.
 struct named_tensor {
   std::string name;
   torch::Tensor tensor;
 };
 
-/// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
+/// The required layout of a module's tensors: row-major, or dense in any order of dimensions (channels last, say).
 enum class memory_format { row_major, dense };
 
 using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
-// What lists tensors by name: torch's modules, and those of one that hide their type.
+// Lists of tensors by name, for modules, AnyModule and TorchScript.
 [[nodiscard]] inline named_tensors named_parameters_of(torch::nn::Module const& module) {
   return module.named_parameters();
 }
@@ -110,7 +119,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
   for (auto const& each : module.named_buffers()) all.insert(each.name, each.value);
   return all;
 }
-/// The same without names, which costs less.
+/// The same without names, which takes less time.
 [[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::nn::Module const& module) {
   return module.parameters();
 }
@@ -122,12 +131,12 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
   for (auto const& each : module.parameters()) all.push_back(each);
   return all;
 }
-/// The same address for all that hold one module.
+/// An address that is equal for all handles of one module.
 [[nodiscard]] inline void const* identity_of(torch::nn::Module const& module) { return &module; }
 [[nodiscard]] inline void const* identity_of(torch::nn::AnyModule const& module) { return module.ptr().get(); }
 [[nodiscard]] inline void const* identity_of(torch::jit::Module const& module) { return module._ivalue().get(); }
 
-/// The tables whose layers say that their gradients are rows.
+/// The tables of embeddings with sparse gradients (.sparse(true)).
 [[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::nn::Module const& module) {
   std::vector<torch::Tensor> all;
   auto const look = [&](torch::nn::Module const& each) {
@@ -136,7 +145,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
     if (auto const* const bags = each.as<torch::nn::EmbeddingBagImpl>())
       if (bags->options.sparse()) all.push_back(bags->weight);
   };
-  look(module);  // which need not be in a shared_ptr, as modules() would want it
+  look(module);  // modules() with itself would need a shared_ptr to it
   for (auto const& each : module.modules(false)) look(*each);
   return all;
 }
@@ -145,7 +154,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 }
 [[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::jit::Module const&) { return {}; }
 
-/// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
+/// @param left_alone  patterns, separated by spaces: a tensor is not listed if one of its names matches.
 template <class Space>
 [[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
                                                memory_format layouts = memory_format::row_major,
@@ -196,7 +205,7 @@ template <class Space = host, class Module>
   for (auto const extent : tensor.sizes()) extents.push_back(extent);
   return extents;
 }
-/// The extents of a dense tensor in the order in which its numbers lie; those of complex numbers are pairs.
+/// The extents of a dense tensor in the order of its memory; a complex number counts as two.
 [[nodiscard]] inline shape shape_in_memory(torch::Tensor const& tensor) {
   std::int64_t const pairs = tensor.is_complex() ? 2 : 1;
   if (tensor.dim() > shape::max_rank || tensor.dim() == 0) return shape{tensor.numel() * pairs};
@@ -210,21 +219,21 @@ template <class Space = host, class Module>
   for (auto const index : places) extents.push_back(tensor.size(index) * (index == places.back() ? pairs : 1));
   return extents;
 }
-/// All numbers of a dense tensor in a row, as they lie in its memory.
+/// All numbers of a dense tensor as one dimension, in the order of its memory.
 [[nodiscard]] inline torch::Tensor row_of(torch::Tensor const& tensor) {
   auto const numbers = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
   return numbers.as_strided({numbers.numel()}, {1});
 }
-/// Whether the numbers of two dense tensors of one shape lie in the same order.
+/// Whether two dense tensors of one shape have the same order in memory.
 [[nodiscard]] inline bool lie_alike(torch::Tensor const& a, torch::Tensor const& b) {
   return a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous());
 }
-/// All of a dense tensor, in its own memory and in its order; complex numbers are pairs.
+/// A view of all numbers of a dense tensor, in the order of its memory; a complex number counts as two.
 template <element T, class Space>
 [[nodiscard]] tensor_view<T, Space> numbers_of(torch::Tensor const& tensor) {
   return {static_cast<T*>(tensor.data_ptr()), shape_in_memory(tensor)};
 }
-/// All of a contiguous tensor, in its own memory.
+/// A view of a contiguous tensor.
 /// Errors  config_error if its elements are of another type.
 template <element T, class Space = host>
 [[nodiscard]] tensor_view<T, Space> view_of(torch::Tensor const& tensor) {
@@ -235,7 +244,8 @@ template <element T, class Space = host>
   }
   return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
 }
-/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+/// Checks that a parameter still has the memory that an exchange or a trainer knows.
+/// Errors  config_error if not.
 inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
   if (parameter.data_ptr() == memory) return;
   throw config_error(text("trireme::interop: parameter \"", name,
@@ -268,7 +278,7 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
   }
 }
 
-/// Samples as a tensor, without a copy: valid as long as the samples are.
+/// Samples as a tensor, without a copy. It is valid as long as the samples.
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
@@ -279,10 +289,10 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
 }
 
-/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
-/// added to .grad(), in the thread that runs backward.
+/// Hooks on autograd: calls f(index of the parameter) when a gradient has been added to .grad(), in the thread that
+/// runs backward.
 ///
-/// Threads  one owner; not moved: the hooks point at it. They end with it.
+/// Threads  one owner. Cannot be moved, because the hooks refer to it; its destructor removes them.
 class gradient_hooks {
  public:
   using listener = std::function<void(std::size_t)>;
@@ -295,8 +305,8 @@ class gradient_hooks {
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
   }
-  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
-  /// comes from now on is told again.
+  /// If the parameter has got another gradient accumulator (torch::load and to() may do that), moves the hook there.
+  /// @returns whether it has.
   bool renew(torch::Tensor const& parameter, std::size_t index) {
     auto& each = held_[index];
     if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
@@ -316,7 +326,7 @@ class gradient_hooks {
     listener const& f;
     std::size_t index;
   };
-  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  // A parameter has only a weak reference to its accumulator, which owns the hooks; so it is held here.
   struct held {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
@@ -331,8 +341,8 @@ class gradient_hooks {
   std::vector<held> held_;
 };
 
-/// Collective. The ranks hold the same tensors: names, shapes, types, how they lie, and what is trained.
-/// Errors  config_error on every rank that names the first one that differs.
+/// Collective. Checks that all ranks have the same tensors: names, shapes, types, strides, and which are trained.
+/// Errors  config_error on every rank, which names the first difference.
 template <class Comm>
 void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers,
                           Comm& world) {
@@ -359,22 +369,22 @@ void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vect
     for (std::size_t rank = 1; rank < size; ++rank) {
       if (all[rank * count + i] == all[i]) continue;
       throw config_error(text("trireme::interop: the module of rank ", rank,
-                              " is not that of rank 0; the first "
-                              "difference is number ",
-                              i + 1, " of its tensors, which on this rank is ",
+                              " differs from that of rank 0; the first difference is number ", i + 1,
+                              " of its tensors, which on this rank is ",
                               i < entries.size() ? entries[i] : std::string("missing")));
     }
   }
 }
 
-/// The buffers of a module, which ranks make equal: in one message, in memory of a device in one each.
+/// The buffers of a module, and collectives that make them equal: one message in host memory, one a buffer in device
+/// memory.
 template <class Space>
 class shared_tensors {
  public:
   explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
   [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
-  /// Collective. Every rank gets those of `root`.
+  /// Collective. Copies the buffers of `root` to every rank.
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
@@ -391,7 +401,8 @@ class shared_tensors {
       std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
     });
   }
-  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  /// Collective. Replaces floating-point buffers by their mean over the ranks, computed in double, and others by those
+  /// of `root`.
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
@@ -450,7 +461,7 @@ class shared_tensors {
   std::vector<std::byte> packed_;
 };
 
-/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+/// The module behind a shared_ptr, or behind a holder that TORCH_MODULE makes.
 template <class Module>
 [[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
   return module;
@@ -468,16 +479,16 @@ template <class T>
 inline constexpr bool is_unique_holder = false;
 template <class T, class Delete>
 inline constexpr bool is_unique_holder<std::unique_ptr<T, Delete>> = std::derived_from<T, torch::nn::Module>;
-/// Holders that share what they hold, whatever its type.
+/// Handles of modules of any type; copies share the module.
 template <class T>
 concept shared_handle = std::same_as<T, torch::nn::AnyModule> || std::same_as<T, torch::jit::Module>;
-/// A module, or what one is held by.
+/// A module, or a handle of one.
 template <class T>
 concept some_module =
     is_holder<T> || is_unique_holder<T> || shared_handle<T> || std::derived_from<T, torch::nn::Module>;
 
-/// The module behind all of them. One that is given by its name, or by the name of a unique_ptr, is lent: it outlives
-/// whoever gets it.
+/// A shared_ptr to the module behind any handle. A module that is given by its name, or by the name of a unique_ptr, is
+/// only borrowed: it must outlive the result.
 /// Errors  config_error for a holder without a module.
 template <class T>
 requires some_module<std::remove_cvref_t<T>>
@@ -516,24 +527,24 @@ requires some_module<std::remove_cvref_t<T>>
 namespace trireme::interop {
 
 struct torch_model_options {
-  /// A micro-batch need not use every parameter: one that it has not used gets a gradient of zeros. If this is false, a
-  /// parameter without a gradient is an error.
+  /// true: a micro-batch need not use every parameter, and an unused one gets a gradient of zeros. false: a parameter
+  /// without a gradient is an error.
   bool unused_parameters = false;
 };
 
-/// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer takes.
+/// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer accepts.
 ///
-/// Shapes   the module gets inputs of the shape that the dataset gives them, (n, ...), without a copy.
+/// Shapes   the module gets inputs in the dataset's shape, (n, ...), without a copy.
 /// Bytes    values and gradients are views of the module's own storage; .grad() of each trained parameter is allocated
 ///          when the model is made, and stays there.
 /// Numerics parameters may be float, bfloat16 and float16 in any mixture, and double as well with Element = double and
 ///          precision::fp64. The trainer keeps master values of those narrower than Element (train/plain_engine.hpp).
 ///          With precision::bf16 and precision::fp16 module and loss run under torch's autocast, and parameters stay as
 ///          they are; losses are multiplied by the precision's loss scale before backward.
-/// Threads  one owner; copies share the module and what is kept of a pass.
+/// Threads  one owner; copies share the module and the state of a pass.
 /// Errors   config_error for a parameter of another type, one without a gradient in a pass, or one whose memory has
 ///          changed; for a buffer that is not float, double, int64 or int32; for a loss that is not one number; for
-///          numbers that this LibTorch's autocast does not have (interop::autocast).
+///          a type that this LibTorch's autocast does not support (interop::autocast).
 template <class Element, class Module, class Loss>
 class torch_module_model {
  public:
@@ -553,7 +564,7 @@ class torch_module_model {
       if (shown) continue;
       throw config_error(text("trireme::interop::torch_model: parameter \"", each.name, "\" has elements of ",
                               c10::toString(each.value.scalar_type()),
-                              ", which this trainer does not take; of Double it does with torch_model<double> and "
+                              ", which this trainer does not take; for Double use torch_model<double> and "
                               "precision::fp64"));
     }
   }
@@ -568,7 +579,7 @@ class torch_module_model {
     return false;
   }
 
-  /// From now on passes are computed in these numbers, by torch's autocast where they are narrower than parameters.
+  /// From now on passes are computed in this type, by torch's autocast if it is narrower than the parameters.
   void compute_in(dtype type) {
     state_->computes = detail::torch_type(type);
     if (state_->casts()) interop::autocast const known(state_->computes);
@@ -598,7 +609,7 @@ class torch_module_model {
       if (each.reported) continue;
       if (!each.gradient.defined()) {
         throw config_error(text("trireme::interop::torch_model: parameter \"", each.name,
-                                "\" did not require a gradient when the model was made; make it anew"));
+                                "\" did not require a gradient when the model was made; make the model again"));
       }
       each.gradient.zero_();
       each.value.mutable_grad() = each.gradient;  // zero_grad() may have cleared it
@@ -651,7 +662,7 @@ class torch_module_model {
       hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
     }
     [[nodiscard]] bool casts() const noexcept { return computes == at::kHalf || computes == at::kBFloat16; }
-    // What f() gives, under autocast if that is wanted.
+    // Returns f(), called under autocast if the precision needs it.
     template <class F>
     auto cast(F&& f) const {
       if (!casts()) return f();
@@ -677,14 +688,14 @@ class torch_module_model {
     at::ScalarType computes = at::kFloat;
     std::vector<parameter> parameters{};
     std::vector<detail::named_tensor> buffers;
-    std::vector<std::size_t> places{};  // of the trained ones among all
+    std::vector<std::size_t> places{};  // index in `parameters` of each trained one
     std::function<void(parameter const&)> ready{};
     torch::Tensor last{};  // the loss that backward starts from
     std::unique_ptr<detail::gradient_hooks> hooks{};
   };
 
-  // Shows a parameter if it has elements of this type, and the visitor takes them. The sizes are compared first,
-  // because std::invocable compiles the visitor's body, which need not compile for wider types.
+  // Passes a parameter to the visitor if it has elements of type T and the visitor accepts them. The sizes are compared
+  // first, because std::invocable compiles the visitor's body, which need not compile for wider types.
   template <class T, class Visit>
   static bool show(Visit& visit, parameter const& each) {
     if constexpr (sizeof(T) <= sizeof(Element)) {
@@ -705,10 +716,10 @@ class torch_module_model {
 /// it. All ranks must start from the same values: interop::broadcast(module, world) makes them equal.
 ///
 /// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
-/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number, or loss_and_count. Of
-///                torch::nn::CrossEntropyLoss and NLLLoss with their mean (the default) the targets are counted: those
-///                of ignore_index are left out of the step's mean, and weights of classes weigh in it, however samples
-///                are dealt out.
+/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number, or loss_and_count.
+///                torch::nn::CrossEntropyLoss and NLLLoss with reduction mean (the default) are averaged over the
+///                counted targets of the whole step, however samples are distributed: targets equal to ignore_index
+///                are left out, and class weights are applied.
 /// @example auto model = interop::torch_model(net, torch::nn::MSELoss());
 ///          auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-3}, world, parallel::zero<1>{});
 template <class Element = float, class Module, class Loss>

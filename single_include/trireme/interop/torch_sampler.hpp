@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sampler.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3ffc50d213152bfa3dd2dcd4ecb90a1faa6988e3536d810d375ec1ee71d939fa
+// SHA-256 of the sources: fa3eb8879c23ce9b2e44566b672079131b131315b126bf0f1c0ee0dfea5c7474
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace trireme::interop {
 
-/// What becomes of samples that cannot be dealt out evenly: the first of the order come once more until every rank has
-/// as many, or the last of the order are left out (others in each epoch).
+/// How to distribute a number of samples that the ranks do not divide: repeat the first of the order until every rank
+/// has as many, or leave out the last of the order (others in each epoch).
 enum class uneven_ends { pad, drop };
 
 struct distributed_sampler_options {
@@ -27,17 +27,17 @@ struct distributed_sampler_options {
   uneven_ends ends = uneven_ends::pad;
 };
 
-/// A sampler for torch::data::make_data_loader whose ranks visit disjoint samples, in another order in each epoch.
+/// A sampler for torch::data::make_data_loader: the ranks visit disjoint samples, in a different order in each epoch.
 ///
-/// Why: LibTorch's DistributedRandomSampler cannot be told the epoch once a loader has it, and repeats its order. This
-/// one goes on to the next epoch whenever a loader begins a pass, and copies share one position: keep a copy, and the
-/// loader's can still be told where to go on. The order is that of data::sampler, so nothing is shuffled or stored.
+/// Why: the epoch of LibTorch's DistributedRandomSampler cannot be set once a loader has it, so it repeats its order.
+/// This sampler begins the next epoch whenever a loader begins a pass. Copies share one position: set_epoch() on a copy
+/// that you keep also applies to the loader's. The order is that of data::sampler, which stores no permutation.
 ///
-/// Ranks    construction is collective; all ranks get as many samples in each epoch. Sample i of the order goes to rank
-///          i modulo size().
+/// Ranks    construction is collective; all ranks get equally many samples in each epoch. Sample i of the order goes to
+///          rank i modulo size().
 /// Threads  one owner; a loader calls it in the thread that begins and advances its iterator.
 /// Errors   config_error on every rank if samples or options are not the same on all of them, if there is no sample, or
-///          if none is left for each rank.
+///          if there are fewer samples than ranks and the uneven end is dropped.
 ///
 /// @example interop::distributed_sampler order(images.size().value(), world);
 ///          auto loader = torch::data::make_data_loader(images, order, 32);
@@ -60,8 +60,8 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
     expect_samples();
   }
 
-  /// Where the next pass of a loader begins: in which epoch, and after how many samples of this rank. For a run that
-  /// goes on: what a loader has drawn ahead does not count, only what has been trained on.
+  /// Sets where the next pass of a loader begins: in which epoch, and after how many samples of this rank. For a
+  /// resumed run: count the samples that were trained on, not those that the loader has drawn ahead.
   /// Errors  config_error if an epoch has fewer samples.
   void set_epoch(std::uint64_t epoch, std::size_t samples_of_this_rank = 0) {
     if (samples_of_this_rank > local_samples()) {
@@ -71,7 +71,7 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
     place_->next = {epoch, samples_of_this_rank};
     place_->told = true;
   }
-  /// That of the pass that has begun last.
+  /// The epoch of the latest pass that has begun.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return place_->now.epoch; }
   /// How many samples each rank gets in an epoch.
   [[nodiscard]] std::size_t local_samples() const noexcept {
@@ -79,9 +79,9 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
     return options_.ends == uneven_ends::pad ? (all + ranks_ - 1) / ranks_ : all / ranks_;
   }
 
-  // What a loader calls.
+  // The functions that a loader calls.
 
-  /// A pass begins: the next epoch, or what set_epoch() said.
+  /// Begins a pass: of the next epoch, or where set_epoch() has put it.
   void reset(torch::optional<std::size_t> new_size = torch::nullopt) override {
     if (new_size.has_value()) {
       order_.samples = static_cast<std::int64_t>(*new_size);
@@ -90,7 +90,7 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
     if (!std::exchange(place_->told, false)) place_->next = {place_->now.epoch + 1, 0};
     place_->now = place_->next;
   }
-  /// Up to `batch_size` numbers of samples; nothing at the end of the epoch.
+  /// The indices of up to `batch_size` samples; nullopt at the end of the epoch.
   torch::optional<std::vector<std::size_t>> next(std::size_t batch_size) override {
     auto& at = place_->now.drawn;
     auto const end = at + std::min(batch_size, local_samples() - std::min(at, local_samples()));
@@ -103,7 +103,7 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
     archive.write("epoch", torch::tensor(static_cast<std::int64_t>(place_->now.epoch)), true);
     archive.write("drawn", torch::tensor(static_cast<std::int64_t>(place_->now.drawn)), true);
   }
-  /// The next pass begins where the saved one was.
+  /// The next pass begins at the saved position.
   void load(torch::serialize::InputArchive& archive) override {
     auto const read = [&](char const* key) {
       torch::Tensor number;
@@ -141,7 +141,7 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
   data::sampler order_;
   distributed_sampler_options options_;
   std::size_t rank_, ranks_;
-  std::shared_ptr<place> place_;  // of all copies
+  std::shared_ptr<place> place_;  // shared by all copies
 };
 
 }  // namespace trireme::interop

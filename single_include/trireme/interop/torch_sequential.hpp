@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sequential.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4958d312af5b15d47b017457920ba66a11260008f59608d287f6a49d1637b96c
+// SHA-256 of the sources: dcafb362b5b4e61f6c45277ff7f5ef97e2922496fffde08c3872e090591ed229
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,12 +29,12 @@
 #include <concepts>
 #include <cstring>
 
-// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
-// autograd, and ranks that compare and copy what they hold.
+// Shared by loops (data_parallel) and trainers (torch_model): a module's tensors by name, views of their memory, hooks
+// of autograd, and collectives that compare and copy tensors.
 
 namespace trireme::interop::detail {
 
-/// The same element type in torch's words; Undefined where it has none.
+/// The same element type in torch; Undefined if torch has none.
 [[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
   switch (type) {
     case dtype::f64:
@@ -60,16 +60,25 @@ namespace trireme::interop::detail {
   return at::ScalarType::Undefined;
 }
 
-/// Where torch has its tensors of a memory space, and in what order it works there. Those of CUDA are in
+/// The torch device of a memory space, and the order of torch's work there. The specialisation for CUDA is in
 /// torch_cuda.hpp.
 ///
-/// Requires  device     the kind of device whose tensors they are;
+/// Requires  device     the type of the device;
 ///           here()     the device of this thread;
-///           on_stream  an object: while it lives, torch's work is queued where kernels of the space queue theirs;
-///           in_order   the same for a function that users call: what torch was asked for before comes first, and what
-///                      it is asked for afterwards comes last.
+///           on_stream  a guard: while it exists, torch's work is queued on the stream of the space's kernels;
+///           in_order a guard for functions that users call: like on_stream, but torch's earlier work comes before the
+///                      guarded work, and torch's later work after it.
 template <class Space>
 struct torch_space;
+
+/// The memory space whose kernels are used for torch's tensors of a world's space: that one, or one for the same memory
+/// that has torch's own kernels.
+template <class Space>
+struct torch_memory {
+  using type = Space;
+};
+template <class Comm>
+using torch_memory_of = typename torch_memory<typename space_of<Comm>::type>::type;
 
 template <>
 struct torch_space<host> {
@@ -79,18 +88,18 @@ struct torch_space<host> {
   struct in_order {};
 };
 
-/// A tensor of a module, under the first of its names: a tied one is listed once.
+/// A tensor of a module under the first of its names: a tied tensor is listed once.
 struct named_tensor {
   std::string name;
   torch::Tensor tensor;
 };
 
-/// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
+/// The required layout of a module's tensors: row-major, or dense in any order of dimensions (channels last, say).
 enum class memory_format { row_major, dense };
 
 using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
-// What lists tensors by name: torch's modules, and those of one that hide their type.
+// Lists of tensors by name, for modules, AnyModule and TorchScript.
 [[nodiscard]] inline named_tensors named_parameters_of(torch::nn::Module const& module) {
   return module.named_parameters();
 }
@@ -111,7 +120,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
   for (auto const& each : module.named_buffers()) all.insert(each.name, each.value);
   return all;
 }
-/// The same without names, which costs less.
+/// The same without names, which takes less time.
 [[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::nn::Module const& module) {
   return module.parameters();
 }
@@ -123,12 +132,12 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
   for (auto const& each : module.parameters()) all.push_back(each);
   return all;
 }
-/// The same address for all that hold one module.
+/// An address that is equal for all handles of one module.
 [[nodiscard]] inline void const* identity_of(torch::nn::Module const& module) { return &module; }
 [[nodiscard]] inline void const* identity_of(torch::nn::AnyModule const& module) { return module.ptr().get(); }
 [[nodiscard]] inline void const* identity_of(torch::jit::Module const& module) { return module._ivalue().get(); }
 
-/// The tables whose layers say that their gradients are rows.
+/// The tables of embeddings with sparse gradients (.sparse(true)).
 [[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::nn::Module const& module) {
   std::vector<torch::Tensor> all;
   auto const look = [&](torch::nn::Module const& each) {
@@ -137,7 +146,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
     if (auto const* const bags = each.as<torch::nn::EmbeddingBagImpl>())
       if (bags->options.sparse()) all.push_back(bags->weight);
   };
-  look(module);  // which need not be in a shared_ptr, as modules() would want it
+  look(module);  // modules() with itself would need a shared_ptr to it
   for (auto const& each : module.modules(false)) look(*each);
   return all;
 }
@@ -146,7 +155,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 }
 [[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::jit::Module const&) { return {}; }
 
-/// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
+/// @param left_alone  patterns, separated by spaces: a tensor is not listed if one of its names matches.
 template <class Space>
 [[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
                                                memory_format layouts = memory_format::row_major,
@@ -197,7 +206,7 @@ template <class Space = host, class Module>
   for (auto const extent : tensor.sizes()) extents.push_back(extent);
   return extents;
 }
-/// The extents of a dense tensor in the order in which its numbers lie; those of complex numbers are pairs.
+/// The extents of a dense tensor in the order of its memory; a complex number counts as two.
 [[nodiscard]] inline shape shape_in_memory(torch::Tensor const& tensor) {
   std::int64_t const pairs = tensor.is_complex() ? 2 : 1;
   if (tensor.dim() > shape::max_rank || tensor.dim() == 0) return shape{tensor.numel() * pairs};
@@ -211,21 +220,21 @@ template <class Space = host, class Module>
   for (auto const index : places) extents.push_back(tensor.size(index) * (index == places.back() ? pairs : 1));
   return extents;
 }
-/// All numbers of a dense tensor in a row, as they lie in its memory.
+/// All numbers of a dense tensor as one dimension, in the order of its memory.
 [[nodiscard]] inline torch::Tensor row_of(torch::Tensor const& tensor) {
   auto const numbers = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
   return numbers.as_strided({numbers.numel()}, {1});
 }
-/// Whether the numbers of two dense tensors of one shape lie in the same order.
+/// Whether two dense tensors of one shape have the same order in memory.
 [[nodiscard]] inline bool lie_alike(torch::Tensor const& a, torch::Tensor const& b) {
   return a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous());
 }
-/// All of a dense tensor, in its own memory and in its order; complex numbers are pairs.
+/// A view of all numbers of a dense tensor, in the order of its memory; a complex number counts as two.
 template <element T, class Space>
 [[nodiscard]] tensor_view<T, Space> numbers_of(torch::Tensor const& tensor) {
   return {static_cast<T*>(tensor.data_ptr()), shape_in_memory(tensor)};
 }
-/// All of a contiguous tensor, in its own memory.
+/// A view of a contiguous tensor.
 /// Errors  config_error if its elements are of another type.
 template <element T, class Space = host>
 [[nodiscard]] tensor_view<T, Space> view_of(torch::Tensor const& tensor) {
@@ -236,7 +245,8 @@ template <element T, class Space = host>
   }
   return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
 }
-/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+/// Checks that a parameter still has the memory that an exchange or a trainer knows.
+/// Errors  config_error if not.
 inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
   if (parameter.data_ptr() == memory) return;
   throw config_error(text("trireme::interop: parameter \"", name,
@@ -269,7 +279,7 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
   }
 }
 
-/// Samples as a tensor, without a copy: valid as long as the samples are.
+/// Samples as a tensor, without a copy. It is valid as long as the samples.
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
@@ -280,10 +290,10 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
 }
 
-/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
-/// added to .grad(), in the thread that runs backward.
+/// Hooks on autograd: calls f(index of the parameter) when a gradient has been added to .grad(), in the thread that
+/// runs backward.
 ///
-/// Threads  one owner; not moved: the hooks point at it. They end with it.
+/// Threads  one owner. Cannot be moved, because the hooks refer to it; its destructor removes them.
 class gradient_hooks {
  public:
   using listener = std::function<void(std::size_t)>;
@@ -296,8 +306,8 @@ class gradient_hooks {
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
   }
-  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
-  /// comes from now on is told again.
+  /// If the parameter has got another gradient accumulator (torch::load and to() may do that), moves the hook there.
+  /// @returns whether it has.
   bool renew(torch::Tensor const& parameter, std::size_t index) {
     auto& each = held_[index];
     if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
@@ -317,7 +327,7 @@ class gradient_hooks {
     listener const& f;
     std::size_t index;
   };
-  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  // A parameter has only a weak reference to its accumulator, which owns the hooks; so it is held here.
   struct held {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
@@ -332,8 +342,8 @@ class gradient_hooks {
   std::vector<held> held_;
 };
 
-/// Collective. The ranks hold the same tensors: names, shapes, types, how they lie, and what is trained.
-/// Errors  config_error on every rank that names the first one that differs.
+/// Collective. Checks that all ranks have the same tensors: names, shapes, types, strides, and which are trained.
+/// Errors  config_error on every rank, which names the first difference.
 template <class Comm>
 void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers,
                           Comm& world) {
@@ -360,22 +370,22 @@ void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vect
     for (std::size_t rank = 1; rank < size; ++rank) {
       if (all[rank * count + i] == all[i]) continue;
       throw config_error(text("trireme::interop: the module of rank ", rank,
-                              " is not that of rank 0; the first "
-                              "difference is number ",
-                              i + 1, " of its tensors, which on this rank is ",
+                              " differs from that of rank 0; the first difference is number ", i + 1,
+                              " of its tensors, which on this rank is ",
                               i < entries.size() ? entries[i] : std::string("missing")));
     }
   }
 }
 
-/// The buffers of a module, which ranks make equal: in one message, in memory of a device in one each.
+/// The buffers of a module, and collectives that make them equal: one message in host memory, one a buffer in device
+/// memory.
 template <class Space>
 class shared_tensors {
  public:
   explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
   [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
-  /// Collective. Every rank gets those of `root`.
+  /// Collective. Copies the buffers of `root` to every rank.
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
@@ -392,7 +402,8 @@ class shared_tensors {
       std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
     });
   }
-  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  /// Collective. Replaces floating-point buffers by their mean over the ranks, computed in double, and others by those
+  /// of `root`.
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
@@ -451,7 +462,7 @@ class shared_tensors {
   std::vector<std::byte> packed_;
 };
 
-/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+/// The module behind a shared_ptr, or behind a holder that TORCH_MODULE makes.
 template <class Module>
 [[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
   return module;
@@ -469,16 +480,16 @@ template <class T>
 inline constexpr bool is_unique_holder = false;
 template <class T, class Delete>
 inline constexpr bool is_unique_holder<std::unique_ptr<T, Delete>> = std::derived_from<T, torch::nn::Module>;
-/// Holders that share what they hold, whatever its type.
+/// Handles of modules of any type; copies share the module.
 template <class T>
 concept shared_handle = std::same_as<T, torch::nn::AnyModule> || std::same_as<T, torch::jit::Module>;
-/// A module, or what one is held by.
+/// A module, or a handle of one.
 template <class T>
 concept some_module =
     is_holder<T> || is_unique_holder<T> || shared_handle<T> || std::derived_from<T, torch::nn::Module>;
 
-/// The module behind all of them. One that is given by its name, or by the name of a unique_ptr, is lent: it outlives
-/// whoever gets it.
+/// A shared_ptr to the module behind any handle. A module that is given by its name, or by the name of a unique_ptr, is
+/// only borrowed: it must outlive the result.
 /// Errors  config_error for a holder without a module.
 template <class T>
 requires some_module<std::remove_cvref_t<T>>
@@ -514,17 +525,18 @@ requires some_module<std::remove_cvref_t<T>>
 #endif  // TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
 
 // ---- trireme/interop/torch_sequential.hpp (goes on)
-// torch::nn::Sequential as a staged model: parameters are gathered for each child (parallel::zero<3>), and children
-// are dealt out to the stages of a pipeline.
+// torch::nn::Sequential as a staged model: parameters are gathered for each child (parallel::zero<3>), and children are
+// distributed over the stages of a pipeline.
 
 namespace trireme::interop {
 
 namespace detail {
 
-/// While it lives, parameters of a module lie where an exchange has put their values; afterwards they have no memory.
+/// While it exists, the parameters of a module use the memory in which an exchange keeps their values; afterwards they
+/// have no memory.
 ///
-/// The storage of a tensor stays the same object, and only what it points at changes. So does what it points at for all
-/// views that autograd has saved: a backward pass reads the memory that the parameter has then.
+/// A tensor keeps its storage object; only the address in it changes, also for all views that autograd has saved. So a
+/// backward pass reads the memory that the parameter has at that time.
 class lent_memory {
  public:
   lent_memory() = default;
@@ -546,7 +558,8 @@ class lent_memory {
   return parameter.numel() == 0 || parameter.storage().data_ptr().get() != nullptr;
 }
 
-/// Children [first, last) of a sequence, their parameters, of which the first child has some, and their buffers.
+/// Children [first, last) of a sequence, with their parameters and buffers. The first child has parameters, except
+/// perhaps in the first unit.
 struct sequence_stage {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -554,7 +567,7 @@ struct sequence_stage {
   std::vector<named_tensor> buffers{};
 };
 
-/// A sequence and a loss, and how they come apart.
+/// A sequence, a loss, and the units into which they are split.
 struct sequence {
   using loss_function = std::function<loss_and_count(torch::Tensor const&, torch::Tensor const&)>;
 
@@ -571,8 +584,7 @@ struct sequence {
     }
     if (all.empty()) {
       throw config_error(
-          "trireme::interop::torch_sequential: the module has no parameters, so there is nothing to "
-          "train");
+          "trireme::interop::torch_sequential: the module has no parameters, so there is nothing to train");
     }
   }
   [[nodiscard]] named_tensor const& named(std::string_view name) const {
@@ -605,7 +617,7 @@ struct sequence {
     show_buffer("torch_sequential", buffer, [](auto const&, auto const&) {});  // throws what it refuses
     parts.back().buffers.push_back(buffer);
   }
-  // A tensor of several children has the first of its names in all of them.
+  // A tensor of several children is listed in each under the first of its names.
   static void add(sequence_stage& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
     auto const at = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.tensor.is_same(tensor); });
     auto const again = [&](auto const& each) { return each.tensor.is_same(tensor); };
@@ -620,10 +632,11 @@ struct sequence {
   }
 };
 
-/// A unit of a sequence: a child with parameters and those without that follow it; the last one has the loss as well.
+/// A unit of a sequence: a child with parameters and the children without parameters that follow it; the last unit has
+/// the loss as well.
 ///
-/// Bytes    autograd's graph of each micro-batch in flight: what torch saves for backward, its outputs among it.
-///          Parameters have the exchange's memory while the unit runs, and none between.
+/// Bytes    autograd's graph of each micro-batch in flight: the tensors that torch saves for backward, the unit's
+///          output included. Parameters use the exchange's memory while the unit runs, and have no memory otherwise.
 struct sequence_unit {
   std::shared_ptr<sequence const> of;
   std::size_t part = 0;
@@ -641,10 +654,10 @@ class sequence_unit::instance {
                 "them on paper, and no communicator of device memory");
 
  public:
-  /// What backward starts from.
+  /// The tensors of a micro-batch from which backward starts.
   struct saved {
     torch::Tensor x{}, y{}, dx{}, dy{};
-    double count = -1;  // of the loss, if this is the last unit
+    double count = -1;  // of the targets in the loss, if this is the last unit; < 0: the loss is a mean
   };
 
   explicit instance(sequence_unit const& what) : of_(what.of), part_(of_->parts[what.part]) {
@@ -655,8 +668,7 @@ class sequence_unit::instance {
       if (tensor.scalar_type() != wanted) {
         throw config_error(text("trireme::interop::torch_sequential: parameter \"", name, "\" has elements of ",
                                 c10::toString(tensor.scalar_type()), ", but this trainer keeps ", c10::toString(wanted),
-                                "; call to() before, and choose a precision for what is "
-                                "computed"));
+                                "; convert it with to() before, and choose a precision to compute in another type"));
       }
       parameter_info info{.name = name, .extents = shape_of(tensor)};
       info.frozen = !tensor.requires_grad();
@@ -697,7 +709,7 @@ class sequence_unit::instance {
     return end(kept);
   }
   view backward_input(pass<Env>& pass, saved& kept, view dy) {
-    kept.dy = slope(pass, kept, dy).clone();  // which is not there any more when its other half comes
+    kept.dy = slope(pass, kept, dy).clone();  // dy is overwritten before the other half runs
     if (is_first_) return {};
     lent_memory values;
     lend(values);
@@ -743,7 +755,7 @@ class sequence_unit::instance {
 
   static torch::Tensor tensor_of(view values) { return interop::detail::tensor_of(erase_type(values)); }
   static torch::Tensor tensor_of(any_view<> const& values) { return interop::detail::tensor_of(values); }
-  // As the next unit reads it, in memory of y.
+  // y as the next unit reads it, in y's memory.
   static view shown(torch::Tensor& y) { return shown(y, y.sizes()); }
   static view shown(torch::Tensor& y, at::IntArrayRef sizes) {
     if (y.dim() > shape::max_rank) {
@@ -754,7 +766,7 @@ class sequence_unit::instance {
     return view_of<number>(y);
   }
 
-  // The gradient of y: what the next unit says, or the weight of this micro-batch in the loss of the step.
+  // The gradient of y: that of the next unit, or the weight of this micro-batch in the loss of the step.
   torch::Tensor slope(pass<Env> const& pass, saved const& kept, view dy) const {
     if (!is_last_) return tensor_of(dy);
     return torch::full_like(kept.y,
@@ -767,7 +779,7 @@ class sequence_unit::instance {
     }
     return list;
   }
-  // Undefined where y does not depend on an input.
+  // A gradient is undefined if y does not depend on that input.
   static tensors gradients(torch::Tensor const& y, tensors const& inputs, torch::Tensor const& dy, bool again) {
     if (inputs.empty() || !y.requires_grad()) return tensors(inputs.size());
     return torch::autograd::grad({y}, inputs, {dy}, again, false, true);
@@ -786,7 +798,7 @@ class sequence_unit::instance {
     kept.dx = kept.dx.contiguous();
     return view_of<number>(kept.dx);
   }
-  // The graph is not needed any more; dx is, until the unit before has read it.
+  // Releases the graph. dx is kept until the previous unit has read it.
   view end(saved& kept) const {
     auto const dx = dx_of(kept);
     kept.x = kept.y = kept.dy = torch::Tensor();
@@ -815,7 +827,7 @@ class torch_sequential_model {
   void units(Emit&& put) const {
     for (std::size_t part = 0; part < of_->parts.size(); ++part) put(detail::sequence_unit{of_, part});
   }
-  /// What pipelines are cut by, unless parallel::pipeline{.cuts} says it: elements of parameters.
+  /// The weights by which pipelines are cut if parallel::pipeline{.cuts} is empty: numbers of parameter elements.
   [[nodiscard]] std::vector<double> unit_costs() const {
     std::vector<double> costs;
     for (auto const& part : of_->parts) {
@@ -826,7 +838,7 @@ class torch_sequential_model {
     return costs;
   }
 
-  /// Running statistics, for example: in the module's own memory, all of them on every rank.
+  /// Buffers (running statistics, for example) lie in the module's own memory; every rank has all of them.
   template <class Visit>
   void visit_buffers(Visit&& visit) const {
     for (std::size_t part = 0; part < of_->parts.size(); ++part) {
@@ -861,7 +873,7 @@ class torch_sequential_model {
   }
   [[nodiscard]] std::shared_ptr<torch::nn::SequentialImpl> const& module() const noexcept { return of_->module; }
 
-  /// Children, and the parameters of each unit with their shapes.
+  /// Lists the children, and the parameters of each unit with their shapes.
   friend std::string to_string(torch_sequential_model const& model) {
     std::string out = "interop::torch_sequential(";
     for (auto const& part : model.of_->parts) {
@@ -883,32 +895,32 @@ class torch_sequential_model {
   std::shared_ptr<detail::sequence const> of_;
 };
 
-/// A torch::nn::Sequential and a loss as a model for make_trainer that comes apart: its children are units. It goes
-/// with parallel::zero<3> (the parameters of a child are gathered before its forward and its backward, and given up
-/// after) and with pipelines (children are dealt out to stages), besides whatever torch_model goes with.
+/// A torch::nn::Sequential and a loss as a model for make_trainer whose children are units. Besides the strategies of
+/// torch_model it supports parallel::zero<3> (the parameters of a child are gathered before its forward and before its
+/// backward, and released after each) and pipelines (children are distributed over the stages).
 ///
-/// Children a unit is a child with parameters together with those without that follow it (before the first, that stand
-///          before it); the last one has the loss too. Each child has forward(Tensor) -> Tensor. A tensor of several
-///          children (tied weights) is one tensor.
-/// Shapes   the first child gets inputs of the shape that the dataset gives them, (n, ...). What passes between units
-///          has up to 6 dimensions. predict() returns (rows of the last output, the rest).
-/// Bytes    the trainer takes the values over. From its first pass on the module's parameters have memory only while
-///          their unit runs; take_values() gives them back. Activations are what autograd saves; nothing is computed
-///          twice, because a saved view of a parameter reads the memory that the parameter has in backward.
-/// Ranks    every rank makes the whole module, with the same numbers (interop::broadcast makes them equal; else it is a
-///          config_error).
+/// Children a unit is a child with parameters and the children without parameters that follow it (those before the
+///          first such child belong to its unit); the last unit also has the loss. Each child has forward(Tensor) ->
+///          Tensor. A tensor of several children (tied weights) is one parameter.
+/// Shapes   the first child gets inputs in the dataset's shape, (n, ...). Tensors between units have up to 6
+///          dimensions. predict() returns (rows of the last output, the rest).
+/// Bytes    the trainer copies the values. From its first pass on the module's parameters have memory only while their
+///          unit runs; take_values() restores them. Activations are the tensors that autograd saves; nothing is
+///          computed twice, because a saved view of a parameter reads the memory that the parameter has in backward.
+/// Ranks    every rank makes the whole module, with the same values (interop::broadcast makes them equal; otherwise it
+///          is a config_error).
 /// Numerics parameters are float, or double with precision::fp64. Under bf16 and fp16 children and loss run under
-///          torch's autocast, and what passes between units is float. What a batch does not use of a unit has a
-///          gradient of zeros. As of other models of units: with one micro-batch a rank, tied tensors aside, zero<3>
-///          has the bits of data; a pipeline has those of one rank with as many micro-batches, where its schedule adds
-///          them in their order; elsewhere the order of sums differs.
+///          torch's autocast, and tensors between units are float. Parameters that a batch does not use have gradients
+///          of zeros. As for other models of units: with one micro-batch a rank, and without tied tensors, zero<3> has
+///          the bits of data; a pipeline has the bits of one rank with equally many micro-batches if its schedule adds
+///          them in their order; otherwise the order of sums differs.
 /// Buffers  (running statistics) stay in the module, and each rank changes those of its units, once a micro-batch. They
-///          are in checkpoints and hashes. Where ranks have a unit together the first rank's become everybody's before
-///          the trainer evaluates, saves or hashes, and at the end of fit().
+///          are in checkpoints and hashes. Where several ranks have a unit, those of the first of them are copied to
+///          the others before the trainer evaluates, saves or hashes, and at the end of fit().
 /// Threads  one owner; ranks that are threads have a module each.
 /// Errors   config_error for parameters of another type or that share memory, for a buffer that belongs to several
-///          units or is not float, double, int64 or int32, and for a loss that is not one number; where make_trainer
-///          refuses it, in its words.
+///          units or is not float, double, int64 or int32, and for a loss that is not one number; the errors of
+///          make_trainer.
 ///
 /// @param loss  as for torch_model.
 /// @example auto trainer = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()), optim::adamw{}, world,
@@ -921,11 +933,11 @@ template <class Loss>
   return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(counted)));
 }
 
-/// Collective. Writes the values and buffers that a trainer of torch_sequential() has into a module of the same
-/// parameters: its own, which has memory again until the trainer's next pass, or another one. Then it is what it was:
-/// for files, or to go on without the trainer.
+/// Collective. Copies the values and buffers of a trainer of torch_sequential() into a module with the same parameters:
+/// into the trainer's own module, whose parameters then have memory until the trainer's next pass, or into another one.
+/// Use it to save the module, or to continue without the trainer.
 ///
-/// Bytes    a tensor at a time besides the module.
+/// Bytes    one tensor at a time in addition to the module.
 /// Errors   config_error if a parameter or a buffer is missing; comm_error.
 template <class Trainer>
 void take_values(Trainer& trainer, torch::nn::Sequential const& module) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sync_batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 414c8d787d37dba78b8833e0ddeea377221c65abb3026dedda8f6207baf1120d
+// SHA-256 of the sources: d107fa45450aa0a22aff0df370e19148c08a3e0c5eb21f3cba6b162d8de9f7e7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// One number a channel, of the shape that broadcasts to (n, channels, ...).
+/// Reshapes one number a channel so that it broadcasts to (n, channels, ...).
 [[nodiscard]] inline torch::Tensor by_channel(torch::Tensor const& numbers, torch::Tensor const& like) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(like.dim()), 1);
   sizes[1] = numbers.numel();
@@ -32,7 +32,7 @@ namespace detail {
   return all;
 }
 
-/// Statistics of (n, channels, ...) over all ranks: one message, of 2 channels + 1 numbers.
+/// Statistics of (n, channels, ...) over all ranks, by one message of 2 * channels + 1 numbers.
 struct batch_statistics {
   torch::Tensor mean, variance;  // (channels), double; the variance is that of the batch, not an estimate
   double count;                  // of elements a channel
@@ -45,7 +45,8 @@ struct batch_statistics {
     auto const [variance, mean] = torch::var_mean(x, reduced_dimensions(x), false, false);
     auto const wide = mean.to(at::kDouble);
     sums.slice(0, 0, channels).copy_(wide * own);
-    // The sum of squares comes from the variance, in double: what cancels below is exact to float's precision.
+    // The sum of squares is computed in double from the variance, so that the subtraction below keeps float's
+    // precision.
     sums.slice(0, channels, 2 * channels).copy_((variance.to(at::kDouble) + wide.square()) * own);
     sums[2 * channels].fill_(own);
   }
@@ -58,7 +59,7 @@ struct batch_statistics {
 
 /// y = (x - mean) / sqrt(variance + eps) * weight + bias, where mean and variance are those of all ranks' x.
 ///
-/// Method: backward needs two sums a channel over the ranks, of dy and of dy (x - mean): one message, too
+/// Method: backward needs two sums a channel over the ranks, of dy and of dy (x - mean), in one message
 /// [Ioffe, Szegedy, 2015].
 struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, torch::Tensor const& x,
@@ -81,7 +82,7 @@ struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
     auto const sums = torch::empty({2 * channels}, at::kDouble);
     sums.slice(0, 0, channels).copy_(dy.sum(dimensions));
     sums.slice(0, channels).copy_((dy * centred).sum(dimensions));
-    auto const dbias = sums.slice(0, 0, channels).to(x.scalar_type(), false, true);  // of this rank: copied first
+    auto const dbias = sums.slice(0, 0, channels).to(x.scalar_type(), false, true);  // copied before add_up()
     auto const dweight = (sums.slice(0, channels) * inverse).to(x.scalar_type());
     rank_group::unpacked(ctx->saved_data["ranks"]).add_up(sums);
     auto const means = sums / ctx->saved_data["count"].toDouble();
@@ -95,18 +96,18 @@ struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
 
 }  // namespace detail
 
-/// Batch normalisation whose statistics in training are those of all ranks' batches together: torch.nn.SyncBatchNorm.
+/// Batch normalisation which in training uses the statistics of all ranks' batches together: torch.nn.SyncBatchNorm.
 ///
-/// It has the options, parameters and buffers of torch::nn::BatchNorm1d to 3d, so files of those fit. Until
-/// synchronize(module, world) gives it ranks it computes as they do.
+/// It has the options, parameters and buffers of torch::nn::BatchNorm1d to 3d, so it can read their files. Before
+/// synchronize(module, world) is called it computes as they do.
 ///
 /// Shapes   x (n, channels, ...) -> the same; ranks may have different n, also 0.
-/// Bytes    in training one message of 16 channels + 8 bytes forward and one of 16 channels backward.
-/// Ranks    collective in training: all ranks run forward and backward of the same normalisations, in the same order,
-///          as often; so not with join(). In eval() nothing is exchanged.
-/// Numerics statistics are combined in double, in rank order; running statistics are the same on all ranks. Computed in
-///          the parameters' type where x has another one.
-/// Threads  one owner. Copies made by clone() have no ranks.
+/// Bytes    in training one message of 16 * channels + 8 bytes forward and one of 16 * channels bytes backward.
+/// Ranks    collective in training: all ranks run forward and backward of the same normalisations, in the same order
+///          and equally often; so it cannot be used with join(). In eval() nothing is exchanged.
+/// Numerics statistics are combined in double, in rank order; running statistics are the same on all ranks. If x has
+///          another type than the parameters, it is computed in theirs.
+/// Threads  one owner. Copies made by clone() are not synchronised.
 /// Errors   config_error for a shape that does not fit, or, on all ranks, for less than two values a channel in
 ///          training; comm_error from the world.
 class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_impl, torch::nn::BatchNormOptions> {
@@ -143,7 +144,7 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
     out << text("trireme::interop::sync_batch_norm(", options.num_features(), ", eps=", options.eps(), ")");
   }
 
-  /// From now on statistics are those of these ranks. Called by synchronize().
+  /// Sets the ranks over which statistics are computed. Called by synchronize().
   void over(rank_group ranks) { ranks_ = std::move(ranks); }
 
  protected:
@@ -173,14 +174,14 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
 };
 TORCH_MODULE_IMPL(sync_batch_norm, sync_batch_norm_impl);
 
-/// Collective. From now on every sync_batch_norm in a module has the statistics of all ranks of `world`.
+/// Collective. From now on every sync_batch_norm in a module uses the statistics of all ranks of `world`.
 ///
-/// Their messages have a communicator of their own, so they may come between those of data_parallel's buckets in
-/// another order on each rank.
+/// Its messages use a duplicate of the communicator, so they may be mixed with those of data_parallel's buckets in a
+/// different order on each rank.
 ///
 /// @param module  a module, a torch::nn::ModuleHolder or a std::shared_ptr of one. Batch normalisations of other types
-///                stay as they are: C++ cannot exchange a member of somebody's class.
-/// @returns how many there are; throws config_error if there is none.
+///                stay as they are: a member of a C++ class has a fixed type.
+/// @returns the number of sync_batch_norm layers; throws config_error if there is none.
 template <class Module, class Comm>
 int synchronize(Module const& module, Comm& world) {
   rank_group const ranks(world);
@@ -190,7 +191,7 @@ int synchronize(Module const& module, Comm& world) {
   };
   auto const held = detail::lent_module(module);
   give(const_cast<torch::nn::Module&>(static_cast<torch::nn::Module const&>(*held)));
-  for (auto const& each : held->modules(false)) give(*each);  // with itself it would have to be in a shared_ptr
+  for (auto const& each : held->modules(false)) give(*each);  // modules() with itself would need a shared_ptr to it
   if (count == 0) {
     throw config_error(
         "trireme::interop::synchronize: the module has no sync_batch_norm; use it in place of torch::nn::BatchNorm");

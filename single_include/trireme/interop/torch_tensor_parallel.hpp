@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_tensor_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2b6f5c063b821d2c06717933b7a7117b9c403e9ecc8867ddf9d7178d7b3c2f67
+// SHA-256 of the sources: f3895a899be654be64625186cd2b9fb94d35c13d63d3021511c02d199d0b0053
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +18,8 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// Forward: the same on all ranks goes into each rank's part. Backward: what the parts say of it is summed.
+/// Forward: the identity; x is equal on all ranks, and each rank's part of the layer reads it. Backward: sums the
+/// parts' gradients over the ranks.
 struct copy_to_parts : torch::autograd::Function<copy_to_parts> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, torch::Tensor const& x, rank_group const& ranks) {
     ctx->saved_data["ranks"] = ranks.packed();
@@ -31,7 +32,7 @@ struct copy_to_parts : torch::autograd::Function<copy_to_parts> {
     return {sum, torch::Tensor()};
   }
 };
-/// Forward: the sum of the parts' results. Backward: each part gets its gradient.
+/// Forward: sums the parts' results over the ranks. Backward: the identity; each part gets the gradient of the sum.
 struct sum_of_parts : torch::autograd::Function<sum_of_parts> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, torch::Tensor const& part, rank_group const& ranks) {
     auto sum = part.clone(at::MemoryFormat::Contiguous);
@@ -44,7 +45,7 @@ struct sum_of_parts : torch::autograd::Function<sum_of_parts> {
   }
 };
 
-/// This rank's part of `all`, and where it begins.
+/// The size and the begin of this rank's part of `all` rows or columns.
 struct part_of_ranks {
   part_of_ranks(char const* layer, char const* what, std::int64_t all, rank_group const& ranks)
       : count(all / ranks.size()), first(count * ranks.rank()) {
@@ -58,7 +59,7 @@ struct part_of_ranks {
   std::int64_t count, first;
 };
 
-/// As torch::nn::Linear begins: uniform in +-1 / sqrt(inputs of the whole layer).
+/// The start values of torch::nn::Linear: uniform in +-1 / sqrt(inputs of the whole layer).
 inline void initialise_linear(torch::Tensor const& tensor, std::int64_t inputs) {
   torch::NoGradGuard const guard;
   auto const bound = 1 / std::sqrt(static_cast<double>(inputs));
@@ -67,13 +68,13 @@ inline void initialise_linear(torch::Tensor const& tensor, std::int64_t inputs) 
 
 }  // namespace detail
 
-/// A tensor of which each rank has an equal part, cut along one dimension: rank r the r-th.
+/// This rank's part of a tensor that is cut into equal parts along one dimension: rank r has the r-th.
 struct split_tensor {
   torch::Tensor part;
   std::int64_t dimension;
 };
 
-/// What a module derives from besides whose tensors are split over ranks, so that files can have them whole
+/// A second base class for modules whose tensors are split over ranks, so that files can contain whole tensors
 /// (torch_whole_safetensors.hpp).
 class split_layer {
  public:
@@ -81,15 +82,15 @@ class split_layer {
   [[nodiscard]] virtual std::vector<split_tensor> split_tensors() const = 0;
 };
 
-/// A linear layer whose outputs are split over ranks: each has outputs / size() of them, from all inputs.
+/// A linear layer whose outputs are split over ranks: each rank computes outputs / size() of them from all inputs.
 ///
-/// Method: [Shoeybi et al., 2019], Megatron-LM. A column_linear, a function of single elements and a row_linear make a
-/// block with one sum over the ranks forward and one backward.
+/// Method: [Shoeybi et al., 2019], Megatron-LM. A column_linear, an elementwise function and a row_linear make a
+/// block with one sum over the ranks in forward and one in backward.
 ///
 /// Shapes   x (..., inputs), the same on all ranks -> (..., outputs / size()).
 /// Bytes    backward sums the gradient of x over the ranks.
-/// Ranks    collective: forward and backward on all of them, in one order.
-/// Numerics gradients of weight and bias are those of this rank's part of the whole layer.
+/// Ranks    collective: all ranks run forward and backward, in the same order.
+/// Numerics gradients of weight and bias equal this rank's part of those of the whole layer.
 /// Errors   config_error if the outputs cannot be split evenly; comm_error.
 class column_linear_impl : public torch::nn::Module, public split_layer {
  public:
@@ -120,7 +121,8 @@ class column_linear_impl : public torch::nn::Module, public split_layer {
 };
 TORCH_MODULE_IMPL(column_linear, column_linear_impl);
 
-/// A linear layer whose inputs are split over ranks: each multiplies its inputs / size(), and all get the sum.
+/// A linear layer whose inputs are split over ranks: each rank multiplies its inputs / size() of them, and all ranks
+/// get the sum.
 ///
 /// Shapes   x (..., inputs / size()), this rank's part -> (..., outputs), the same on all ranks.
 /// Bytes    forward sums the outputs over the ranks.
@@ -135,7 +137,7 @@ class row_linear_impl : public torch::nn::Module, public split_layer {
     if (!with_bias) return;
     bias = register_parameter("bias", torch::zeros({outputs}));
     if (ranks_.rank() == 0) detail::initialise_linear(bias, inputs);
-    ranks_.add_up(bias.detach());  // that of rank 0
+    ranks_.add_up(bias.detach());  // the others add 0: all get rank 0's
   }
   torch::Tensor forward(torch::Tensor const& x) {
     auto const sum = detail::sum_of_parts::apply(torch::linear(x, weight), ranks_);
@@ -157,7 +159,8 @@ class row_linear_impl : public torch::nn::Module, public split_layer {
 };
 TORCH_MODULE_IMPL(row_linear, row_linear_impl);
 
-/// An embedding whose rows are split over ranks: each looks up the tokens that it has, and all get the sum.
+/// An embedding whose rows are split over ranks: each rank looks up the tokens whose rows it has, and all ranks get the
+/// sum.
 ///
 /// Shapes   tokens (...) of Long, the same on all ranks -> (..., channels), the same on all ranks.
 /// Bytes    forward sums the outputs over the ranks.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_whole_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 027046df0eb9b81ffd911b95d2edca57d119102657cc9f1d460908cf4bb48277
+// SHA-256 of the sources: b1d6e348205dc979aab20e8e3e062ff54be36b2a7babcec870aaade4144c1c79
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,13 +18,13 @@
 #include <utility>
 #include <vector>
 
-// Files of modules whose layers are split over ranks: whole tensors, as Python has them.
+// Files of modules whose layers are split over ranks. They contain whole tensors, as Python's files do.
 
 namespace trireme::interop {
 
 namespace detail {
 
-/// Which of a module's tensors are split over ranks, and what this rank has of them.
+/// The layout of files with whole tensors: which of a module's tensors are split over ranks, and this rank's part.
 class split_in_file {
  public:
   split_in_file(torch::nn::Module const& module, int rank, int ranks) : rank_(rank), ranks_(ranks) {
@@ -36,7 +36,7 @@ class split_in_file {
       }
     }
   }
-  /// Null where all ranks have the same.
+  /// Null if the tensor is not split.
   [[nodiscard]] split_tensor const* find(torch::Tensor const& tensor) const {
     auto const at = std::find_if(all_.begin(), all_.end(), [&](auto const& each) { return each.part.is_same(tensor); });
     return at == all_.end() ? nullptr : &*at;
@@ -55,7 +55,7 @@ class split_in_file {
     auto const* const split = find(tensor);
     return split == nullptr ? in_file : in_file.chunk(ranks_, split->dimension)[static_cast<std::size_t>(rank_)];
   }
-  /// Collective. The tensor of all ranks.
+  /// Collective. The whole tensor.
   template <class Comm>
   [[nodiscard]] torch::Tensor whole_of(torch::Tensor const& tensor, Comm& ranks) const {
     auto const* const split = find(tensor);
@@ -72,14 +72,15 @@ class split_in_file {
 
 }  // namespace detail
 
-/// Collective; the first rank writes. A module with layers that are split over `ranks` (column_linear, row_linear,
-/// vocabulary_embedding) in one file, with whole tensors under the names that Python has for Linear and Embedding.
+/// Collective. Writes a module with layers that are split over `ranks` (column_linear, row_linear,
+/// vocabulary_embedding) into one file of whole tensors, under the names that Python uses for Linear and Embedding.
+/// Rank 0 writes the file.
 ///
-/// Bytes    the first rank holds the whole module, the others one tensor.
-/// Ranks    those of the layers' rank_group. With data parallelism besides, one group of them writes.
-/// Errors   as save_safetensors() of one rank; on the other ranks io_error if the first could not write.
+/// Bytes    rank 0 holds the whole module, the others one whole tensor.
+/// Ranks    all ranks of the layers' rank_group call it. With data parallelism as well, only one such group does.
+/// Errors   as save_safetensors() of one rank; on the other ranks io_error if rank 0 could not write.
 ///
-/// @param ranks  the communicator that the rank_group of the layers was made of.
+/// @param ranks  the communicator of which the layers' rank_group was made.
 /// @example interop::save_safetensors(net, "net.safetensors", tensor_ranks);
 template <class Module, class Comm>
 requires communicator<Comm>
@@ -88,7 +89,7 @@ void save_safetensors(Module const& module, std::string const& path, Comm& ranks
   auto const held = detail::module_of(module);
   detail::split_in_file const in_file(*held, ranks.rank(), ranks.size());
   auto all = detail::state_of(*held);
-  for (auto const& each : all) static_cast<void>(in_file.stored(each));  // what is refused, before ranks meet
+  for (auto const& each : all) static_cast<void>(in_file.stored(each));  // throws what it refuses before any collective
   std::vector<detail::named_tensor> whole;
   for (auto const& [name, tensor] : all) {
     auto joined = in_file.whole_of(tensor, ranks);
@@ -112,8 +113,8 @@ void save_safetensors(Module const& module, std::string const& path, Comm& ranks
 /// Reads such a file, or one of Python's, into a module whose layers are split over any number of ranks: each rank
 /// takes its part.
 ///
-/// Bytes    a whole tensor at a time.
-/// Ranks    not collective: each of them reads the file.
+/// Bytes    one whole tensor at a time.
+/// Ranks    not collective: each rank reads the file.
 /// Errors   as load_safetensors() of one rank; shapes are those of the whole tensors.
 template <class Module, class Comm>
 requires communicator<Comm>

@@ -1,15 +1,15 @@
 // Trireme 0.1.0: trireme/nn/batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5b7e086a894abd8c55c671337a6af1d18d626e9f3a0335909b802993730f50f5
+// SHA-256 of the sources: 9ee8450ba944140d3b1253a5bd0f33602c62626ecaf3b98d1ae959bf0baa2c17
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/ops/batch_norm.hpp"
+#include "trireme/ops/sets/batch_norm.hpp"
 
 // ---- trireme/nn/batch_norm.hpp
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -25,8 +25,8 @@ namespace trireme::nn {
 /// running = (1 - momentum) * running + momentum * measured, where `measured` is the mean over all micro-batches of all
 /// ranks, weighted by samples. The running variance is divided by n - 1, as PyTorch's is.
 ///
-/// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); where a row is no image each of
-///          its numbers is a channel.
+/// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); without images each
+///          number of a row is a channel.
 /// Bytes    keeps x; and mean, variance and 1 / standard deviation of each channel.
 /// Ranks    data, zero and pipelines: the same micro-batches give the same numbers, on however many ranks. Each is
 ///          normalised by itself. Where a sequence cuts rows, all of them are normalised over: two sums over the group
@@ -40,6 +40,7 @@ namespace trireme::nn {
 /// Errors   config_error for an epsilon or a momentum out of range, where parallel::context cuts samples, and for
 ///          `synchronised` on several data ranks in a model that does not say so.
 struct batch_norm {
+  TRIREME_NEEDS_KERNELS("nn::batch_norm", batch_norm);
   static constexpr nn::flow flow = nn::flow::rows;
   double epsilon = 1e-5;
   double momentum = 0.1;
@@ -87,8 +88,7 @@ class layer_node<Env, batch_norm> final : public library_node<Env, batch_norm> {
       kernels::copy(kept.mean, running_mean_.value);
       kernels::copy(kept.variance, running_variance_.value);
     }
-    kernels::each(kept.rstd, kept.variance,
-                  [&](auto variance) { return 1 / std::sqrt(variance + static_cast<number>(what_.epsilon)); });
+    norms::inverse_deviation(kept.rstd, kept.variance, what_.epsilon);
     norms::normalise(by_channel(y), rows, kept.mean, kept.rstd, gain_.value, bias_.value);
     return {y, true};
   }

@@ -1,10 +1,11 @@
 // Trireme 0.1.0: trireme/nn/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 643fbf1ddf134cbf99a4fc399a349a56e7e265affc74b21bbd96ad810a478027
+// SHA-256 of the sources: ce571d9c51fe58f1c8fc954e079aa78d0fa06d40d238b628a86d5c43608c044b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/ops/images.hpp"
+#include "trireme/ops/sets/images.hpp"
 
 // ---- trireme/nn/images.hpp
 #include <algorithm>
@@ -31,6 +32,7 @@ namespace trireme::nn {
 /// Errors   config_error for sizes that are not positive, padding that is negative or not below the kernel, input
 ///          without an nn::image before it, and a kernel larger than the padded image.
 struct conv2d {
+  TRIREME_NEEDS_KERNELS("nn::conv2d", images);
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t outputs = 0;
   std::int64_t kernel = 3;
@@ -46,6 +48,7 @@ struct conv2d {
 ///          gradient.
 /// Errors   as conv2d.
 struct max_pool2d {
+  TRIREME_NEEDS_KERNELS("nn::max_pool2d", images);
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t kernel = 2;
   std::int64_t stride = 0;  ///< 0: as large as the kernel
@@ -58,6 +61,7 @@ struct max_pool2d {
 /// Numerics summed in the accumulate type and rounded once.
 /// Errors   as conv2d; and for a kernel of 0, images that are not square.
 struct average_pool2d {
+  TRIREME_NEEDS_KERNELS("nn::average_pool2d", images);
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t kernel = 0;  ///< 0: the whole image, which must be square
   std::int64_t stride = 0;  ///< 0: as large as the kernel

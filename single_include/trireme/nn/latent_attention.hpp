@@ -1,10 +1,11 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 27c8e4eabef006d97767ee6568858c1a7dbca6a8e7a5a7a3bea86df538dfef8d
+// SHA-256 of the sources: 0725896e96d6d57cabf2d68d4b5ea640ccedf3ac1becbe113325dd6766b09eb9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/ops/latent_heads.hpp"
+#include "trireme/ops/sets/latent.hpp"
 
 // ---- trireme/nn/latent_attention.hpp
 #include <algorithm>
@@ -33,6 +34,7 @@ namespace trireme::nn {
 /// Errors   config_error for widths that are not positive, an odd rotary_width, or a tensor group of more ranks than
 ///          heads; a sentence of the compiler where no linear layer is behind it.
 struct latent_attention {
+  TRIREME_NEEDS_KERNELS("nn::latent_attention", latent);
   static constexpr layer_traits traits{.does = flow::fork, .spreads = true};
   std::int64_t heads = 1;
   std::int64_t query_rank = 0;    ///< 0: queries are one product of the input

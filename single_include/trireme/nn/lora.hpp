@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/lora.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3909de5a2b672f430c371e457019eb8fb6563a68df504640955ee09a112e7be4
+// SHA-256 of the sources: 02ac5a07f131dde759afd104a8f755a729d4653085a2e3e76ecc1075b519991d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -165,7 +165,7 @@ struct lora_of {
 /// Files    load_pretrained() reads the model's own weights and leaves changes alone; save_pretrained() writes weights
 ///          with changes added, in the model's own files. Checkpoints have both apart.
 /// Limits   queries, keys and values are one product here (`qkv_proj`), so that they have one change; the weights of
-///          experts, embeddings and heads are no linear layers; a unit written by hand is refused by the compiler.
+///          experts, embeddings and heads do not count as linear layers; a unit written by hand is a compile error.
 /// Errors   config_error for a rank below 0, an alpha that is not above 0, and, from a trainer, patterns that no linear
 ///          layer matches.
 /// Method   [Hu et al., "LoRA", 2022].

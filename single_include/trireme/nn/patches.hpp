@@ -1,15 +1,16 @@
 // Trireme 0.1.0: trireme/nn/patches.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d57e8bc237064af859240292ee03dcb36f7d486fdf79c42a37b9b17071ab5b13
+// SHA-256 of the sources: de3bf96bd3b1c38dd6be64dc48a34b3608cbe03ffb43c1d84caa76dc10232ed8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/nn/images.hpp"
+#include "trireme/ops/sets/images.hpp"
 
 // ---- trireme/nn/patches.hpp
-#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace trireme::nn {
 
@@ -20,6 +21,7 @@ namespace trireme::nn {
 ///          side*side*channels). A model that begins with it says rows_of_sample(), see contract/model.hpp.
 /// Errors   config_error for images that are not cut into whole squares, and for samples of another size.
 struct patches {
+  TRIREME_NEEDS_KERNELS("nn::patches", images);
   static constexpr layer_traits traits{.does = flow::source};
   static constexpr bool reads_numbers = true;  // which have gradients
   nn::image images{};
@@ -37,6 +39,7 @@ struct patches {
 /// Shapes   x, y (B*rows, width); the table `position_embeddings` (rows, width), the token `cls_token` (width).
 /// Errors   config_error for samples of another number of rows.
 struct positions {
+  TRIREME_NEEDS_KERNELS("nn::positions", images);
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t rows = 0;
   bool first = false;
@@ -72,30 +75,31 @@ class layer_node<Env, patches> final : public library_node<Env, patches> {
                               this->name(), ", which takes ", how_many(what_.images.size(), "number"), " a sample"));
     }
     auto const y = to.template take<value>({count * rows, what_.width()});
-    auto const mark = pass.scratch.mark();
-    auto const image = pass.scratch.template take<value>({1, what_.images.size()});
-    for (std::int64_t b = 0; b < count; ++b) {
-      with_numbers<Env>(inputs, "inputs", [&](auto numbers) {
-        kernels::copy(image.flat(), numbers.flat().flat(b * image.size(), image.size()));
-      });
-      if (what_.first) kernels::fill(y.rows(b * rows, 1), 0.0);
-      ops::images_on<space>::patches(y.rows((b + 1) * rows - what_.count(), what_.count()), image, window());
-    }
-    pass.scratch.rewind(mark);
+    with_numbers<Env>(inputs, "inputs", [&](auto numbers) {
+      if constexpr (std::is_same_v<typename decltype(numbers)::value_type, value>) {
+        cut(y, numbers);
+      } else {
+        auto const mark = pass.scratch.mark();
+        auto const images = pass.scratch.template take<value>({inputs.size()});
+        kernels::copy(images, numbers.flat());
+        cut(y, images);
+        pass.scratch.rewind(mark);
+      }
+    });
     return {y, true};
   }
   view input_gradient(pass<Env>& pass, view dy) override {
-    auto const count = pass.batch.count(), rows = what_.rows_of_sample();
-    auto const dx = pass.take({count, what_.images.size()});
+    auto const dx = pass.take({pass.batch.count(), what_.images.size()});
     kernels::fill(dx, 0.0);
-    for (std::int64_t b = 0; b < count; ++b) {
-      ops::images_on<space>::patches_backward(dx.rows(b, 1), dy.rows((b + 1) * rows - what_.count(), what_.count()),
-                                              window());
-    }
+    ops::images_on<space>::patches_backward(dx, dy, window(), what_.first ? 1 : 0);
     return dx;
   }
 
  private:
+  template <class Images>
+  void cut(view y, Images images) const {
+    ops::images_on<space>::patches(y, tensor_view<value const, space>(images), window(), what_.first ? 1 : 0);
+  }
   [[nodiscard]] ops::window window() const {
     return {what_.images.height, what_.images.width, what_.images.channels, what_.side, what_.side, 0};
   }
@@ -105,8 +109,7 @@ class layer_node<Env, patches> final : public library_node<Env, patches> {
 template <class Env>
 class layer_node<Env, positions> final : public library_node<Env, positions> {
   using library_node<Env, positions>::what_;
-  using number = typename Env::accumulate;
-  using kernels = ops::on<typename Env::space>;
+  using images = ops::images_on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
@@ -122,49 +125,18 @@ class layer_node<Env, positions> final : public library_node<Env, positions> {
                               " rows for a table of ", what_.rows));
     }
     auto const y = to.template take<typename Env::compute>(x.v.extents());
-    for_each_stretch(pass, [&](std::int64_t row, interval at, bool token) {
-      auto const table = table_.value.rows(at.first, at.count);
-      if (token)
-        kernels::each(y.rows(row, 1), token_.value, table, add);
-      else
-        kernels::each(y.rows(row, at.count), x.v.rows(row, at.count), table, add);
-    });
+    images::add_positions(y, x.v, table_.value, token_.value, pass.group.rows_here(rows_of(pass)).first);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
-    for_each_stretch(pass, [&](std::int64_t row, interval at, bool token) {
-      auto const d = dy.rows(row, at.count), into = to.into.rows(row, at.count);
-      auto const table = table_.gradient.rows(at.first, at.count);
-      kernels::each(table, table, d, add);
-      if (token) {
-        kernels::each(token_.gradient, token_.gradient, d, add);
-        if (!to.accumulate) kernels::fill(into, 0.0);
-      } else if (to.accumulate) {
-        kernels::add(into, d);
-      } else {
-        kernels::copy(into, d);
-      }
-    });
+    images::add_positions_backward(to.into, dy, table_.gradient, token_.gradient,
+                                   pass.group.rows_here(rows_of(pass)).first, to.accumulate);
   }
 
  private:
-  static constexpr auto add = [](number a, number b) { return a + b; };
-
   void do_place(placing<Env>& at, layer_step const&) override {
     table_.info = {at.name + ".position_embeddings", {what_.rows, at.width}, what_.start, true};
     token_.info = {at.name + ".cls_token", {at.width}, what_.start, true};
-  }
-  // Calls f(row that lies here, positions, whether it is the token's) for rows of one sample behind each other.
-  template <class F>
-  void for_each_stretch(pass<Env> const& pass, F const& f) const {
-    auto const here = pass.group.rows_here(rows_of(pass));
-    for (auto row = here.first; row < here.first + here.count;) {
-      auto const position = row % what_.rows;
-      bool const token = what_.first && position == 0;
-      auto const n = token ? 1 : std::min(what_.rows - position, here.first + here.count - row);
-      f(row - here.first, interval{position, n}, token);
-      row += n;
-    }
   }
   parameter<Env> table_{}, token_{};
 };

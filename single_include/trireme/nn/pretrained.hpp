@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9d734e1bf0c010b1c2a56d7bf2f35f4cdb700c36e43c2e8677f1130b4ec367ea
+// SHA-256 of the sources: 7dfdc6e9605c67317310b7dd66a30ddd791b1f689a31c85167ee87ccd1f16a67
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,7 +71,7 @@ template <class Model>
 /// Numerics  F64, F32, BF16 and F16 in files, each tensor as it likes; rounded to nearest where float is asked for.
 /// Threads   read() may be called from several threads at once.
 /// Errors    of the constructor: as formats::weight_files; format_error that names file and tensor if one is missing,
-///           has another shape or type, is one that the model does not have, or is no copy of the one that it should be
+///           has another shape or type, is one that the model does not have, or differs from the one that it should be
 ///           a copy of. read(): io_error; config_error for a parameter that the layout does not have.
 class pretrained_reader {
  public:

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b06431951f65e9b7664632dd0023942978d3b3691366c8ca41adad96e6ac9d06
+// SHA-256 of the sources: 5a7549a3e2a3ca88cbad244574309563a631e7ca6abc4ad042f625d3cf1cdb02
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -86,6 +87,14 @@ struct batch_norm_on<host> : detail::batch_norm_checks {
           auto const one = real(d[at]);
           return std::array{one, one * (real(from[at]) - static_cast<double>(center[c]))};
         });
+  }
+  /// rstd = 1 / sqrt(variance + epsilon), of accumulate types.
+  template <class A>
+  static void inverse_deviation(view<A> rstd, input<A> variance, double epsilon) {
+    expects(assertion_level::light, rstd.size() == variance.size(),
+            [] { return std::string("trireme::ops::inverse_deviation: sizes differ"); });
+    for (std::int64_t c = 0; c < rstd.size(); ++c)
+      raw(rstd)[c] = 1 / std::sqrt(raw(variance)[c] + static_cast<A>(epsilon));
   }
   /// y = (x - mean) * rstd * gain + bias; y may be x.
   template <class T>
@@ -176,6 +185,11 @@ struct batch_norm_on<phantom> : detail::batch_norm_checks {
                                numbers<T> mean, numbers<T> rstd) {
     check("column_gradients", dy, of_dy, of_both, mean, rstd);
     check("column_gradients", x, mean);
+  }
+  template <class A>
+  static void inverse_deviation(view<A> rstd, input<A> variance, double) {
+    expects(assertion_level::light, rstd.size() == variance.size(),
+            [] { return std::string("trireme::ops::inverse_deviation: sizes differ"); });
   }
   template <class T>
   static void normalise(view<T> y, input<T> x, numbers<T> mean, numbers<T> rstd, input<T> gain, input<T> bias) {

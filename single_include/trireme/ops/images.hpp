@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a25a3213ce3c61173615dc67b28c05bffd61d8f5b635be7b03ebf45ae7b4ee15
+// SHA-256 of the sources: 8f499eb680acc843985dae3e65bfb017bcfdc440475e33785cc5643e552d1ccd
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -50,6 +50,14 @@ namespace detail {
 /// Size checks of image kernels in every memory space.
 struct image_checks {
  protected:
+  template <class Y, class X, class Table, class Token>
+  static void positions(std::string_view who, Y const& y, X const& x, Table const& table, Token const& token) {
+    auto const width = table.extent(1);
+    expects(assertion_level::light, y.size() == x.size() && y.size() % width == 0 && token.size() % width == 0, [&] {
+      return text("trireme::ops::", who, ": ", y.size(), " and ", x.size(), " numbers, and a token of ", token.size(),
+                  ", for rows of ", width);
+    });
+  }
   template <class Images, class Places>
   static std::int64_t images(std::string_view who, Images const& x, Places const& y, std::int64_t each,
                              window const& at) {
@@ -72,13 +80,15 @@ struct images_on<host> : detail::image_checks {
   using input = std::type_identity_t<tensor_view<T const, host>>;
 
   /// Extracts the contents of the window at each position; missing pixels are 0.
-  /// Shapes   y (images * places, kernel * kernel * channels), x (images, height * width * channels).
+  /// Shapes   y (images * (gap + places), kernel * kernel * channels), x (images, height * width * channels): the first
+  ///          `gap` rows of each image are 0.
   template <class T>
-  static void patches(view<T> y, input<T> x, window const& at) {
-    auto const n = images("patches", x, y, at.count() * at.numbers(), at);
+  static void patches(view<T> y, input<T> x, window const& at, std::int64_t gap = 0) {
+    auto const n = images("patches", x, y, (gap + at.count()) * at.numbers(), at);
     auto const bytes = static_cast<std::size_t>(at.channels) * sizeof(T);
     T* to = raw(y);
     for (std::int64_t i = 0; i < n; ++i) {
+      to = std::fill_n(to, gap * at.numbers(), T{});
       for_each_pixel(at, raw(x) + i * at.image(), [&](T const* pixel) {
         if (pixel == nullptr) {
           std::fill_n(to, at.channels, T{});
@@ -91,14 +101,55 @@ struct images_on<host> : detail::image_checks {
   }
   /// The transpose of patches(): dx += the sum over the positions that contained a pixel.
   template <class T>
-  static void patches_backward(view<T> dx, input<T> dy, window const& at) {
-    auto const n = images("patches_backward", dx, dy, at.count() * at.numbers(), at);
+  static void patches_backward(view<T> dx, input<T> dy, window const& at, std::int64_t gap = 0) {
+    auto const n = images("patches_backward", dx, dy, (gap + at.count()) * at.numbers(), at);
     T const* from = raw(dy);
     for (std::int64_t i = 0; i < n; ++i) {
+      from += gap * at.numbers();
       for_each_pixel(at, raw(dx) + i * at.image(), [&](T* pixel) {
         for (std::int64_t c = 0; c < at.channels && pixel != nullptr; ++c) pixel[c] = sum(pixel[c], from[c]);
         from += at.channels;
       });
+    }
+  }
+
+  /// Learned positions of the rows of images: y[i] = x[i] + table[i % R]; with a token, rows whose i % R is 0 are token
+  /// + table[0], whatever x is. Row 0 of y is row `first` of all images' rows. Shapes   x, y (rows, C); table (R, C);
+  /// token (C), or empty.
+  template <class T>
+  static void add_positions(view<T> y, input<T> x, input<T> table, input<T> token, std::int64_t first) {
+    positions("add_positions", y, x, table, token);
+    auto const width = table.extent(1), rows = table.extent(0);
+    for (std::int64_t row = 0; row * width < y.size(); ++row) {
+      auto const position = (first + row) % rows;
+      T const* const from = position == 0 && !token.empty() ? raw(token) : raw(x) + row * width;
+      for (std::int64_t c = 0; c < width; ++c) raw(y)[row * width + c] = sum(from[c], raw(table)[position * width + c]);
+    }
+  }
+  /// The gradients of add_positions: dx is written, or added to if `accumulate`, and 0 for the token's rows; dtable and
+  /// dtoken are added to, in the order of rows.
+  template <class T, class G>
+  static void add_positions_backward(view<T> dx, input<T> dy, view<G> dtable, std::type_identity_t<view<G>> dtoken,
+                                     std::int64_t first, bool accumulate) {
+    positions("add_positions_backward", dx, dy, dtable, dtoken);
+    auto const width = dtable.extent(1), rows = dtable.extent(0);
+    for (std::int64_t row = 0; row * width < dx.size(); ++row) {
+      auto const position = (first + row) % rows;
+      bool const of_token = position == 0 && !dtoken.empty();
+      for (std::int64_t c = 0; c < width; ++c) {
+        T const d = raw(dy)[row * width + c];
+        auto& into = raw(dx)[row * width + c];
+        auto const add = [&](G& to) {
+          to = static_cast<G>(static_cast<accumulate_t<T>>(to) + static_cast<accumulate_t<T>>(d));
+        };
+        add(raw(dtable)[position * width + c]);
+        if (of_token) {
+          add(raw(dtoken)[c]);
+          if (!accumulate) into = T{};
+        } else {
+          into = accumulate ? sum(into, d) : d;
+        }
+      }
     }
   }
 
@@ -215,12 +266,21 @@ struct images_on<phantom> : detail::image_checks {
   using input = std::type_identity_t<tensor_view<T const, phantom>>;
 
   template <class T>
-  static void patches(view<T> y, input<T> x, window const& at) {
-    images("patches", x, y, at.count() * at.numbers(), at);
+  static void patches(view<T> y, input<T> x, window const& at, std::int64_t gap = 0) {
+    images("patches", x, y, (gap + at.count()) * at.numbers(), at);
   }
   template <class T>
-  static void patches_backward(view<T> dx, input<T> dy, window const& at) {
-    images("patches_backward", dx, dy, at.count() * at.numbers(), at);
+  static void patches_backward(view<T> dx, input<T> dy, window const& at, std::int64_t gap = 0) {
+    images("patches_backward", dx, dy, (gap + at.count()) * at.numbers(), at);
+  }
+  template <class T>
+  static void add_positions(view<T> y, input<T> x, input<T> table, input<T> token, std::int64_t) {
+    positions("add_positions", y, x, table, token);
+  }
+  template <class T, class G>
+  static void add_positions_backward(view<T> dx, input<T> dy, view<G> dtable, std::type_identity_t<view<G>> dtoken,
+                                     std::int64_t, bool) {
+    positions("add_positions_backward", dx, dy, dtable, dtoken);
   }
   template <class T>
   static void max_pool(view<T> y, input<T> x, window const& at) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0fcf006db93b82fd9be115ff72fe86b79852c8ffd242a47cd7012d97671bf126
+// SHA-256 of the sources: 978ab1be1f07d848ee5c2d7f32e000018c114f86a88563c75313688e042af3d4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -110,11 +110,10 @@ template <staged_model Model>
   // Backward weighs every row; the loss is the mean over the counted rows.
   double const more = 1 / losses.counted_fraction();
   std::vector<std::vector<double>> gradients(exchange.plan().entries().size());
-  exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& range, auto const& segment) {
-    auto const terms = segment.gradient.terms[0].span();
-    auto& all = gradients[static_cast<std::size_t>(range.entry)];
-    for (auto const each : terms) all.push_back(more * each);
-  });
+  for (auto const& segment : exchange.segments()) {
+    auto& all = gradients[static_cast<std::size_t>(segment.range.entry)];
+    for (auto const each : segment.gradient.terms[0].span()) all.push_back(more * each);
+  }
   gradient_report report;
   for (std::size_t e = 0; e < gradients.size(); ++e) {
     auto const& entry = exchange.plan().entries()[e];

@@ -1,22 +1,17 @@
 // Trireme 0.1.0: trireme/train/build.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3123a4130b3951131ade4c5d9395237ba14505d05ea1c0010d498325e77ff4b8
+// SHA-256 of the sources: 59d23462171252e60034b2bdb250a57edd588ea76e990247ab9d7e4f17ee3372
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 
 // ---- trireme/train/build.hpp
-#include <algorithm>
-#include <concepts>
 #include <string>
 
 namespace trireme {
 
 /// Everything about this build that decides the bits of its numbers: version, compiler, flags and CPU level, one a
 /// line. It should be equal on all ranks that train one model.
-///
-/// Numerics The levels avx512 and avx512_bf16 have the same float kernels and differ only for bfloat16, so they are
-///          told apart only in precisions that use bfloat16.
 ///
 /// @tparam Precision  of the training.
 template <class Precision>
@@ -48,9 +43,7 @@ template <class Precision>
 #else
   out += ", no fused products\n";
 #endif
-  constexpr bool halves = std::same_as<typename Precision::compute, bf16>;
-  auto const level = halves ? ops::detected() : std::min(ops::detected(), ops::cpu_level::avx512);
-  return out + text("CPU level ", ops::name_of(level), '\n');
+  return out + ops::level_text<typename Precision::compute>();
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 21a11b57be9de247cd40e95861bbe18acc293adacdaae39a34117fe16494eb81
+// SHA-256 of the sources: dc00633672517ebb6864893d24e4db6652717969f563c653ff1893229974e20e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,13 +28,24 @@
 
 namespace trireme::detail {
 
+/// `world`, for computing in Space: itself where that is its space already.
+template <class Space, class World>
+[[nodiscard]] decltype(auto) in_space_of(World& world) {
+  if constexpr (std::is_same_v<typename space_of<World>::type, Space>)
+    return (world);
+  else
+    return comm::in_space<Space>(world);
+}
+
 /// Operations per second of a rank that trains the whole model alone on its part of the samples while all others do the
 /// same.
 template <class Model, class Data, class World, class Options, class... Policies>
 [[nodiscard]] double measured_flops(Model const& model, Data const& data, World& world, Options const& options,
                                     Policies const&... policies) {
-  if constexpr (!std::is_same_v<typename space_of<World>::type, host>) {
-    throw config_error("trireme::sweep: a device's speed is not measured; set .flops in the options");
+  using space = typename space_of<World>::type;
+  if constexpr (without_elements<space>) {
+    throw config_error(text("trireme::sweep: nothing is computed in ", space::name,
+                            " memory, so its speed is not measured; set .flops in the options"));
   } else {
     auto const share = [&](std::int64_t of) { return of > world.size() ? of / world.size() : std::int64_t{1}; };
     auto const samples = share(options.batch);
@@ -43,7 +54,8 @@ template <class Model, class Data, class World, class Options, class... Policies
     double seconds = 0;  // of the fastest step
     world.barrier();
     together(world, [&] {
-      comm::self_world alone;
+      comm::self_world single;
+      auto&& alone = in_space_of<space>(single);
       auto trainer = make_trainer(model, alone, policies...);
       work = plan(trainer, data, {.samples = samples, .micro_batches = parts}).flops;
       trainer.on_step([&](step_report const& done) {
