@@ -1,7 +1,7 @@
 #pragma once
 
 // Everything that a training program needs. Not included, because not every program needs them: the communicators of
-// comm/mpi.hpp, comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
+// comm/mpi.hpp, comm/processes.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
 // formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
 // nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 

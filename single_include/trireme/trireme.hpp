@@ -1,11 +1,11 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4a4c70b7e2447dc4cfc9c72d22ce74c3b0db14178afb4fd68ec7be3bcd7e9043
+// SHA-256 of the sources: ca8ed88156d7ea67f05bbcd12ef9ba3152cfce6f54502be0fd8c5db4ef86813f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // ---- trireme/trireme.hpp
 // Everything that a training program needs. Not included, because not every program needs them: the communicators of
-// comm/mpi.hpp, comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
+// comm/mpi.hpp, comm/processes.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
 // formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
 // nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 
@@ -62,8 +62,8 @@ macro here: #undef it before the include, or include trireme before what defines
 #endif
 
 // ---- trireme/comm/comm.hpp
-// The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/hierarchical.hpp,
-// comm/mpi.hpp (needs MPI) and comm/nccl.hpp (needs NCCL).
+// The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/mpi.hpp
+// (needs MPI) and comm/nccl.hpp (needs NCCL).
 
 // ---- trireme/comm/in_space.hpp
 #include <chrono>
@@ -11106,13 +11106,6 @@ struct pass {
 // ---- trireme/contract/plain_model.hpp
 namespace trireme {
 
-/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
-/// units of a model drop the same numbers.
-template <class U>
-concept counts_dropout_sites = requires(U const& state) {
-  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
-};
-
 namespace detail {
 
 struct visits_nothing {
@@ -11406,6 +11399,13 @@ concept has_input_gradient = requires(U& state, pass<Env>& pass, typename U::sav
 /// expressions.
 template <class Unit>
 inline constexpr bool reads_tokens = false;
+
+/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
+/// units of a model drop the same numbers.
+template <class U>
+concept counts_dropout_sites = requires(U const& state) {
+  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
+};
 
 /// A unit whose passes involve all ranks along an axis: shadow_forward(pass, saved) and shadow_backward(pass, saved)
 /// take part in the passes of other ranks, without rows of this one.
@@ -13453,7 +13453,7 @@ class expression {
   }
   expression(std::string const& name, std::int64_t width, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups, lora_options const* lora = nullptr, std::int64_t positions = 0)
-      : layers_(std::move(nodes)) {
+      : layers_(std::move(nodes)), ranks_(tensor_group<Env>::of(groups).size()) {
     auto const traits = layers_.traits();
     begins_ = entry_of(traits) == activation_layout::nothing;
     ends_ = exit_of(traits) == activation_layout::nothing;
@@ -13467,6 +13467,7 @@ class expression {
     layers_.visit([&](parameter<Env>& one) { each(one); });
   }
   view forward(pass<Env>& pass, saved& kept, view x) {
+    if (pass.group.size() != ranks_) throw config_error(made_for_others(pass.group.size()));
     kept.x = x;
     auto const y = layers_.forward(pass, x);
     return y.entry ? copy(pass, y.v) : y.v;
@@ -13512,12 +13513,18 @@ class expression {
     pass.scratch.rewind(mark);
     return dx.v;
   }
+  [[nodiscard]] std::string made_for_others(int ranks) const {
+    return text("trireme::nn: this unit was made for a tensor group of ", how_many(ranks_, "rank"),
+                ", but the group of its pass has ", ranks,
+                "; give it the pass's groups when it is made (expression(unit, groups)), or a pass without groups");
+  }
   static view copy(pass<Env>& pass, view x) {
     auto const y = pass.take(x.extents());
     ops::on<typename Env::space>::copy(y, x);
     return y;
   }
   detail::chain_node<Env> layers_;
+  int ranks_;  // of the tensor group for which the layers were cut
   std::uint32_t sites_ = 0;
   operations counted_{};
   bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last

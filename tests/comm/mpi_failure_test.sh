@@ -15,7 +15,7 @@ run() {
   local at="$folder/$1.$2.$3" status told reported ranks=3
   case $3 in *-34) ranks=8 ;; esac
   # shellcheck disable=SC2046
-  timeout -k 5 30 "$(mpi_run "$1")" $(mpi_apart "$1" "$at.rank") ${6+"$6"} -n "$ranks" "$folder/$1/program" "$2" "$3" \
+  mpi_timeout 30 "$(mpi_run "$1")" $(mpi_apart "$1" "$at.rank") ${6+"$6"} -n "$ranks" "$folder/$1/program" "$2" "$3" \
     > "$at.out" 2> "$at.err"
   status=$?
   cat "$at".rank.* >> "$at.out" 2> /dev/null
@@ -25,7 +25,7 @@ run() {
   told=$(grep -E "^after [0-9.]+ s: rank [$4]: " "$at.out" | grep -c -E "$5")
   reported=$(grep -c '^reports: ' "$at.out")
   {
-    if [ $status -eq 124 ] || [ $status -eq 137 ] || { [ $status -eq 0 ] && [ "$3" != dies ]; }; then
+    if [ $status -eq 124 ] || { [ $status -eq 0 ] && [ "$3" != dies ]; }; then
       echo "$1 $2 $3: mpirun ended with $status"
     fi
     if [ "$told" -ne ${#4} ]; then

@@ -177,7 +177,7 @@ void other_threads(MPI_Comm theirs, char const* level) {
     expect_sentence<config_error>("a borrow of another thread", level,
                                   [&] { static_cast<void>(comm::mpi::borrow(theirs)); });
   }).join();
-  expect_sentence<config_error>("hierarchical worlds", level, [&] { world.expect_several_callers(); });
+  expect_sentence<config_error>("worlds of several threads", level, [&] { world.expect_several_callers(); });
   pending.wait();
   world.all_reduce(more);
   say(values.back() == static_cast<float>(world.size()) && more == values, "calls of the right thread afterwards");

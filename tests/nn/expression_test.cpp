@@ -179,6 +179,27 @@ TEST_CASE("random expressions are the same on the ranks of a tensor group, with 
   }
 }
 
+TEST_CASE("a unit that was made without groups is refused in the pass of a tensor group", "[nn]") {
+  using namespace nn;
+  watchdog const guard("a unit in the pass of a tensor group");
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    parallel::communicator_group<in_double, std::remove_reference_t<decltype(world)>> group(world, false);
+    expression<in_double> unit("unit", 4, nodes_of<in_double>(linear{.outputs = 4}), rank_groups<in_double>::none());
+    arena<host> activations, scratch;
+    samples const batch{};
+    pass<in_double> pass{.activations = activations, .scratch = scratch, .batch = batch, .key = {}, .groups = group};
+    typename expression<in_double>::saved saved;
+    std::string said;
+    try {
+      unit.forward(pass, saved, {});
+    } catch (config_error const& refused) {
+      said = refused.what();
+    }
+    if (said.find("made for a tensor group of 1 rank, but the group of its pass has 2") == said.npos)
+      throw std::runtime_error("said: " + said);
+  });
+}
+
 TEST_CASE("concatenated and repeated layers have names and widths of their own", "[nn]") {
   using namespace nn;
   auto const layers =

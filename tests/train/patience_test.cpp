@@ -12,7 +12,6 @@
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/checked.hpp"
-#include "trireme/comm/hierarchical.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/trireme.hpp"
 
@@ -62,17 +61,6 @@ TEST_CASE("a checked world also waits longer while ranks save", "[train][checkpo
   CHECK_NOTHROW(launch(comm::threads{.ranks = 2, .deadline = deadline}, [&](auto& world) {
     auto checked = comm::decorate(world, comm::checked{.patience = deadline});
     save_and_load(checked, folder.path(), {.deadline = 30s});
-  }));
-}
-
-TEST_CASE("so has a hierarchical world", "[train][checkpoint]") {
-  watchdog const guard("a slow disk under a hierarchical world");
-  scratch folder;
-  CHECK_NOTHROW(launch(comm::threads{.ranks = 2, .deadline = deadline}, [&](auto& world) {
-    auto inside = world.split(world.rank() / 2, world.rank());
-    auto between = world.split(world.rank() % 2, world.rank());
-    comm::hierarchical_world nodes(std::move(inside), std::move(between), world);
-    save_and_load(nodes, folder.path(), {.deadline = 30s});
   }));
 }
 

@@ -97,11 +97,37 @@ def sentences(err):
     return [each for each in err.splitlines() if each.startswith("train_gpt: ")]
 
 
+class Job(subprocess.Popen):
+    """A run, which may be one under mpirun. Open MPI 4's mpirun can lose the end of a rank that is killed early (seen
+    once in some hundred programs of MPI_Init and MPI_Allreduce alone): all ranks have ended, and it waits for ever.
+    communicate() ends such an mpirun with SIGKILL; ranks that still live are waited for as always."""
+
+    def communicate(self, input=None, timeout=None):
+        end = time.monotonic() + (math.inf if timeout is None else timeout)
+        had_ranks, ended_since = False, None
+        while True:
+            left = end - time.monotonic()
+            try:
+                return super().communicate(input, timeout=max(0.0, min(1.0, left)))
+            except subprocess.TimeoutExpired:
+                if left <= 0:
+                    raise
+            living = any(alive(child) for child in children(self.pid))
+            had_ranks = had_ranks or living
+            if living or not had_ranks:
+                ended_since = None
+            elif ended_since is None:
+                ended_since = time.monotonic()
+            elif time.monotonic() > ended_since + 10 and self.args[0] == "mpirun":
+                print("%s: all ranks have ended, and mpirun has not" % " ".join(self.args), flush=True)
+                self.kill()
+
+
 def start(*arguments, **options):
     """Starts a run in a process group of its own, so that no signal meant for it reaches the test. Not in a session of
     its own: where Linux schedules by session, one that trains can keep the others waiting for seconds."""
-    return subprocess.Popen(command(*arguments, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env=environment(), preexec_fn=os.setpgrp)
+    return Job(command(*arguments, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+               preexec_fn=os.setpgrp)
 
 
 def attempt(*arguments, **options):
@@ -247,6 +273,15 @@ def children(pid):
     """The processes that one has started: of mpirun its ranks."""
     with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
         return [int(child) for child in file.read().split()]
+
+
+def alive(pid):
+    """Whether a process has not ended yet (one that has, and that nobody has asked for its exit code, is a zombie)."""
+    try:
+        with open("/proc/%d/stat" % pid, encoding="ascii", errors="replace") as file:
+            return file.read().rsplit(") ", 1)[1][0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def heartbeat(name):

@@ -3,12 +3,10 @@
 #include <ladder.hpp>
 
 #include <string>
-#include <utility>
 
 #include "trireme/comm/checked.hpp"
 #include "trireme/comm/counted.hpp"
 #include "trireme/comm/decorate.hpp"
-#include "trireme/comm/hierarchical.hpp"
 #include "trireme/comm/processes.hpp"
 #include "trireme/comm/recorded.hpp"
 #include "trireme/comm/throttled.hpp"
@@ -28,10 +26,6 @@ void worlds() {
   launch(comm::threads{}, [](auto& world) { climb(world); });
   launch(comm::self{}, [](auto& world) { world.barrier(); });
   launch(comm::processes{}, [](auto& world) { climb(world); });
-  launch(comm::threads{}, [](auto& world) {
-    comm::hierarchical_world ranks(world.split(0, 0), world.split(0, 0), world);
-    climb(ranks);
-  });
   launch(comm::decorate(comm::threads{}, comm::throttled{}, comm::counted{}, comm::recorded{}, comm::checked{}),
          [](auto& world) { climb(world); });
 }

@@ -7,8 +7,7 @@
 namespace trireme::comm {
 
 /// The order in which a communicator sums the values of the ranks: the `.order` of comm::mpi (default `ranks`) and of
-/// comm::nccl (default `any`). Communicators without an `.order` always sum in rank order, except comm::hierarchical,
-/// which sums node by node.
+/// comm::nccl (default `any`). Communicators without an `.order` always sum in rank order.
 enum class sum_order : std::uint8_t {
   /// Rank 0 first, then 1, ...: the same bits on every engine, every time.
   ranks,

@@ -17,13 +17,6 @@
 
 namespace trireme {
 
-/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
-/// units of a model drop the same numbers.
-template <class U>
-concept counts_dropout_sites = requires(U const& state) {
-  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
-};
-
 namespace detail {
 
 struct visits_nothing {

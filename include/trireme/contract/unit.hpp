@@ -72,6 +72,13 @@ concept has_input_gradient = requires(U& state, pass<Env>& pass, typename U::sav
 template <class Unit>
 inline constexpr bool reads_tokens = false;
 
+/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
+/// units of a model drop the same numbers.
+template <class U>
+concept counts_dropout_sites = requires(U const& state) {
+  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
+};
+
 /// A unit whose passes involve all ranks along an axis: shadow_forward(pass, saved) and shadow_backward(pass, saved)
 /// take part in the passes of other ranks, without rows of this one.
 template <class U, class Env>

@@ -608,7 +608,7 @@ class expression {
   }
   expression(std::string const& name, std::int64_t width, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups, lora_options const* lora = nullptr, std::int64_t positions = 0)
-      : layers_(std::move(nodes)) {
+      : layers_(std::move(nodes)), ranks_(tensor_group<Env>::of(groups).size()) {
     auto const traits = layers_.traits();
     begins_ = entry_of(traits) == activation_layout::nothing;
     ends_ = exit_of(traits) == activation_layout::nothing;
@@ -622,6 +622,7 @@ class expression {
     layers_.visit([&](parameter<Env>& one) { each(one); });
   }
   view forward(pass<Env>& pass, saved& kept, view x) {
+    if (pass.group.size() != ranks_) throw config_error(made_for_others(pass.group.size()));
     kept.x = x;
     auto const y = layers_.forward(pass, x);
     return y.entry ? copy(pass, y.v) : y.v;
@@ -667,12 +668,18 @@ class expression {
     pass.scratch.rewind(mark);
     return dx.v;
   }
+  [[nodiscard]] std::string made_for_others(int ranks) const {
+    return text("trireme::nn: this unit was made for a tensor group of ", how_many(ranks_, "rank"),
+                ", but the group of its pass has ", ranks,
+                "; give it the pass's groups when it is made (expression(unit, groups)), or a pass without groups");
+  }
   static view copy(pass<Env>& pass, view x) {
     auto const y = pass.take(x.extents());
     ops::on<typename Env::space>::copy(y, x);
     return y;
   }
   detail::chain_node<Env> layers_;
+  int ranks_;  // of the tensor group for which the layers were cut
   std::uint32_t sites_ = 0;
   operations counted_{};
   bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last

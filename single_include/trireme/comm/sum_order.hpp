@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/sum_order.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8c173f1ad82b71e3ffa0a53b68047742765f0e791cb17b5ae087fb36e793c7dd
+// SHA-256 of the sources: 24a6a24a3bde96088899793fa3c6d939ad25d461a30fad4449b9e6c2d3a6e2cb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,8 +11,7 @@
 namespace trireme::comm {
 
 /// The order in which a communicator sums the values of the ranks: the `.order` of comm::mpi (default `ranks`) and of
-/// comm::nccl (default `any`). Communicators without an `.order` always sum in rank order, except comm::hierarchical,
-/// which sums node by node.
+/// comm::nccl (default `any`). Communicators without an `.order` always sum in rank order.
 enum class sum_order : std::uint8_t {
   /// Rank 0 first, then 1, ...: the same bits on every engine, every time.
   ranks,

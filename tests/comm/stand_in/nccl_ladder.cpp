@@ -4,7 +4,6 @@
 
 #include "../../gpu/nccl_cases.hpp"
 #include "cuda_and_nccl.hpp"
-#include "trireme/comm/hierarchical.hpp"
 
 namespace comm = trireme::comm;
 using namespace std::chrono_literals;
@@ -62,23 +61,6 @@ int main() {
                 [&] { on_ranks(size, description, [](comm::nccl_world& world) { gpu::votes(world); }); });
     }
 
-  cases.run("nodes of NCCL ranks divide a mean once, by all ranks", [] {
-    on_ranks(4, {.deadline = 60s}, [](comm::nccl_world& world) {
-      int const rank = world.rank();
-      auto inside = world.split(rank / 2, rank);
-      auto between = world.split(rank % 2, rank);
-      comm::hierarchical_world ranks(std::move(inside), std::move(between), world);
-      for (std::int64_t const count : {1, 1001, 100000}) {
-        trireme::tensor<float, cuda> values({count});
-        ladder::memory<cuda>::put(
-            values.view(),
-            std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(1 + 2 * rank)).data());
-        ranks.all_reduce(values.view(), trireme::reduction::mean{});
-        for (auto const each : ladder::memory<cuda>::get(values.view()))
-          ladder::expect(each == 4.0F, "a mean of 1, 3, 5 and 7 is ", each);
-      }
-    });
-  });
   cases.run("a rank that does not call ends the others' waits at the deadline", [] {
     std::string said[2];
     on_ranks(2, {.deadline = 300ms}, [&](comm::nccl_world& world) {
