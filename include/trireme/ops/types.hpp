@@ -206,8 +206,8 @@ struct cross_entropy_terms {
 /// Errors   config_error for a target outside of [0, 1], NaN among them.
 [[nodiscard]] inline double logistic_loss(double x, double target) {
   if (!(target >= 0 && target <= 1)) {
-    throw config_error(
-        text("trireme::nn::loss::binary_cross_entropy: target ", target, " is not a probability; targets lie in [0, 1]"));
+    throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
+                            " is not a probability; targets lie in [0, 1]"));
   }
   return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
 }
