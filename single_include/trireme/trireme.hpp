@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6a3040588a2eca892b259374d35b427b03922145c7f9785b1fb89ad8d1557592
+// SHA-256 of the sources: 0765583677a99d6a09104e1bf4ee19d7afc5c47506c48ac4ee6e15d0860e3353
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -2487,8 +2487,8 @@ struct cross_entropy_terms {
 /// Errors   config_error for a target outside of [0, 1], NaN among them.
 [[nodiscard]] inline double logistic_loss(double x, double target) {
   if (!(target >= 0 && target <= 1)) {
-    throw config_error(
-        text("trireme::nn::loss::binary_cross_entropy: target ", target, " is not a probability; targets lie in [0, 1]"));
+    throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
+                            " is not a probability; targets lie in [0, 1]"));
   }
   return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
 }
