@@ -11,7 +11,7 @@ if not HAS_MPI:
     skip("a rank can be slowed down where it is a process, but train_gpt_mpi or mpirun is not here")
 
 
-process = start("slow", 2, mpi=True, channels=128, layers=2, steps=2000, check_every=20, save_every=0)
+process = start("slow", 2, mpi=True, channels=128, layers=2, steps=400, check_every=20, save_every=0)
 said = []
 reader = threading.Thread(target=lambda: said.extend(process.stderr))
 reader.start()
