@@ -1,6 +1,6 @@
 #include "trireme/interop/torch_step_counts.hpp"
 
-#include "../catch.hpp"
+#include "torch_cases.hpp"
 
 using trireme::interop::torch_step_counts;
 
