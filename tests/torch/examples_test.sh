@@ -6,7 +6,7 @@ failures=0
 for name in torch_mnist torch_dcgan; do
   source=$root/examples/$name.cpp
   lines=$(grep -v '^//' "$source" | grep -c .)
-  told="$(grep -cE '[^ ] +// \+$' "$source") and $(grep -cE '[^ ] +// \*$' "$source") of $lines"
+  told="$(grep -cE '[^ ] +// \+$' "$source") added and $(grep -cE '[^ ] +// \*$' "$source") changed of $lines"
   grep -qF "$told in" "$root/docs/torch.md" || { echo "docs/torch.md does not say of $name: $told"; failures=1; }
 done
 exit $failures
