@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0765583677a99d6a09104e1bf4ee19d7afc5c47506c48ac4ee6e15d0860e3353
+// SHA-256 of the sources: 2cafbc688f5d991e64cd0a143c26d0f4d8488ffc57cf664512d0b05159f58ce3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13627,7 +13627,10 @@ class layer_node final : public library_node<Env, L> {
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
   // Not make_unique: a type of pointer for each type of node would take the compiler longer than the node.
-  if constexpr (ops::expect_kernels<L, Env>()) out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
+  if constexpr (ops::finds_kernels<L, Env>())
+    out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
+  else
+    static_cast<void>(ops::expect_kernels<L, Env>());
 }
 template <class Env, class Kind, class... B>
 void append_nodes(std::vector<node_pointer<Env>>& out, composite<Kind, B...> const& layer);

@@ -338,7 +338,10 @@ class layer_node final : public library_node<Env, L> {
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
   // Not make_unique: a type of pointer for each type of node would take the compiler longer than the node.
-  if constexpr (ops::expect_kernels<L, Env>()) out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
+  if constexpr (ops::finds_kernels<L, Env>())
+    out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
+  else
+    static_cast<void>(ops::expect_kernels<L, Env>());
 }
 template <class Env, class Kind, class... B>
 void append_nodes(std::vector<node_pointer<Env>>& out, composite<Kind, B...> const& layer);
