@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2cafbc688f5d991e64cd0a143c26d0f4d8488ffc57cf664512d0b05159f58ce3
+// SHA-256 of the sources: c91882f6c3e37d5a8f5226f84e1b62a10893645df069be7110e3b16cd7668141
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

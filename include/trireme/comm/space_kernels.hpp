@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "trireme/comm/command.hpp"
 #include "trireme/comm/detail/combine.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/space.hpp"
