@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c91882f6c3e37d5a8f5226f84e1b62a10893645df069be7110e3b16cd7668141
+// SHA-256 of the sources: 43c89fb5a7e358ff260fe561ac256a343f9975ce8d488a8b37b4b5c422800a02
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -803,13 +803,31 @@ struct traffic_counters {
   friend bool operator==(traffic_counters const&, traffic_counters const&) = default;
 };
 
-/// A pending collective. `wait()` returns when it is done or throws comm_error; `test()` lets it progress and returns
-/// whether it is done. The destructor waits, so no buffer is left half exchanged.
+/// A pending collective. `wait()` returns when it is done, and the host may use the result, or throws comm_error;
+/// `test()` lets it progress and returns whether it is done. The destructor waits, or orders where there is order()
+/// (below), so no buffer is left half exchanged.
 template <class R>
 concept communication_request = std::movable<R> && requires(R& request) {
   { request.test() } -> std::same_as<bool>;
   { request.wait() } -> std::same_as<void>;
 };
+
+/// A request of a device that works through queues may have `order()`, too: what this thread queues afterwards sees the
+/// result and may reuse the memory, while the host goes on at once and must not read the result yet. The request is
+/// finished with. If the collective fails or is late, the next call that waits on the host throws comm_error.
+template <class R>
+concept has_order = communication_request<R> && requires(R& request) {
+  { request.order() } -> std::same_as<void>;
+};
+/// order() of a request that has it, otherwise wait(). Strategies and engines call this wherever the host itself does
+/// not read the result.
+template <communication_request R>
+void order(R& request) {
+  if constexpr (has_order<R>)
+    request.order();
+  else
+    request.wait();
+}
 
 // The small core. Each requirement is a concept of its own, so that the compiler can name the missing one.
 template <class C>
@@ -6079,6 +6097,8 @@ class collective_engine {
   [[nodiscard]] virtual collective_operation& start(command const& it) = 0;
   [[nodiscard]] virtual bool test(collective_operation& op) = 0;
   virtual void wait(collective_operation& op) = 0;
+  /// What the caller queues afterwards sees the result (contract/communicator.hpp, order()).
+  virtual void order(collective_operation& op) { wait(op); }
   virtual void release(collective_operation& op) noexcept = 0;
   /// Whether started operations progress while the rank computes; otherwise only in test(), wait() and poll().
   [[nodiscard]] virtual bool progresses() const noexcept { return true; }
@@ -6212,9 +6232,18 @@ class engine_request {
     return true;
   }
   void wait() {
+    finish_by([this] { engine_->wait(*op_); });
+  }
+  void order() {
+    finish_by([this] { engine_->order(*op_); });
+  }
+
+ private:
+  template <class F>
+  void finish_by(F&& f) {
     if (op_ == nullptr) return;
     try {
-      engine_->wait(*op_);
+      f();
     } catch (config_error const&) {
       throw;
     } catch (...) {
@@ -6223,8 +6252,6 @@ class engine_request {
     }
     release();
   }
-
- private:
   void release() noexcept {
     engine_->release(*std::exchange(op_, nullptr));
     engine_.reset();
@@ -6233,7 +6260,7 @@ class engine_request {
     try {
       if constexpr (requires { engine_->abandon(std::string()); })
         if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
-      wait();
+      order();
     } catch (...) {  // every later call throws it again
     }
     if (op_ != nullptr) release();
@@ -9781,7 +9808,7 @@ struct power_sgd {
     [[nodiscard]] bool test() { return !pending_ || (pending_->test() && rounds_left_ == 1); }
     bool turn() {
       if (!pending_) return true;
-      pending_->wait();
+      trireme::order(*pending_);
       pending_.reset();
       if (--rounds_left_ == 1) {
         begin_second();
@@ -26115,10 +26142,13 @@ template <class Space>
 class stage_link {
  public:
   virtual ~stage_link() = default;
-  /// Starts messages that progress together; peers are stages. @returns a ticket for one call of wait().
+  /// Starts messages that progress together; peers are stages. @returns a ticket for one call of wait() or order().
   [[nodiscard]] virtual int start(std::span<transfer<Space> const> messages) = 0;
-  /// Returns when all messages of a ticket are done.
+  /// Returns when all messages of a ticket are done, and the host may read what has come.
   virtual void wait(int ticket) = 0;
+  /// What this thread queues afterwards sees what has come, and may write what has been sent
+  /// (contract/communicator.hpp, order()). Of a ticket, wait() or order() is called, once.
+  virtual void order(int ticket) { wait(ticket); }
 };
 
 }  // namespace trireme
@@ -27660,13 +27690,21 @@ class communicator_link final : public stage_link<Space> {
     return ticket;
   }
   void wait(int ticket) override {
+    finish_by(ticket, [](request& it) { it.wait(); });
+  }
+  void order(int ticket) override {
+    finish_by(ticket, [](request& it) { trireme::order(it); });
+  }
+
+ private:
+  template <class F>
+  void finish_by(int ticket, F&& f) {
     auto& it = pending_[static_cast<std::size_t>(ticket)];
-    it->wait();
+    f(*it);
     it.reset();
     free_.push_back(ticket);
   }
 
- private:
   Comm& stages_;
   std::vector<std::optional<request>> pending_;
   std::vector<int> free_;
@@ -28245,7 +28283,7 @@ class ring_context final : public context_group<Env> {
       for_each_block(turn, shape, [&](ops::attention_block const& at) {
         kernels::attend_block(sum, kept.lse, kept.qkv, pairs[now], shape, at, scratch, dropout);
       });
-      if (coming) coming->wait();
+      if (coming) trireme::order(*coming);
     }
     kernels::copy(heads, sum);
     scratch.rewind(mark);
@@ -28265,7 +28303,7 @@ class ring_context final : public context_group<Env> {
         kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.qkv, pairs[now], shape, at,
                                        scratch, dropout);
       });
-      if (coming) coming->wait();
+      if (coming) trireme::order(*coming);
       // Gradients travel with their keys, one rank further: in the end each is back at its owner.
       std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
       world_.exchange(std::span<transfer<space> const>(both));
@@ -30096,7 +30134,7 @@ class one_round {
   [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
   bool turn() {
     if (!pending_) return true;
-    pending_->wait();
+    trireme::order(*pending_);
     pending_.reset();
     if constexpr (!identity) decode();
     return true;
@@ -31483,7 +31521,7 @@ class value_store {
         pending_.push_back(world_.all_gather_async(at(b).kept.view()));
       }
       for (int b = 0; b < buckets; ++b) {
-        pending_[static_cast<std::size_t>(b)].wait();
+        trireme::order(pending_[static_cast<std::size_t>(b)]);
         copy_lent(b, false);
       }
     }
@@ -31499,11 +31537,11 @@ class value_store {
       }
     }
   }
-  /// Returns when the values of a unit have been gathered.
+  /// Kernels that are queued afterwards read the gathered values of a unit.
   void gather(int unit) {
     prefetch(unit);
     if constexpr (gathers) {
-      for (int const b : own_.plan().unit_at(unit).buckets) wait(b);
+      for (int const b : own_.plan().unit_at(unit).buckets) finish(b);
     }
   }
   void release(int unit) {
@@ -31574,13 +31612,13 @@ class value_store {
     it.pending.emplace(world_.all_gather_async(all));
     bind(b, all);
   }
-  void wait(int b) {
+  void finish(int b) {
     if (!at(b).pending) return;
-    at(b).pending->wait();
+    trireme::order(*at(b).pending);
     at(b).pending.reset();
   }
   void drop(int b) {
-    wait(b);
+    finish(b);
     bind(b, {});
     pool_.give(elements(b), std::move(at(b).gathered));
   }
@@ -39335,7 +39373,7 @@ class linked_stage_messages final : public stage_messages<Env> {
       end();
       for (auto& peer : peers_) {
         for (auto& each : peer.in) {
-          if (each.number != none) link_->wait(each.ticket);
+          if (each.number != none) link_->order(each.ticket);
         }
       }
     } catch (...) {  // the error has ended the training and is reported by another call
@@ -39396,7 +39434,7 @@ class linked_stage_messages final : public stage_messages<Env> {
       if (!post(p, true)) peer.in.emplace_back();  // values of evaluations, whose number no backward pass limits
       found = posted(peer, number);
     }
-    link_->wait(found->ticket);
+    link_->order(found->ticket);
     auto const here = arena.template take<value>(found->extents);
     ops::on<space>::copy(here, found->room_for(found->extents));
     found->number = none;
@@ -39498,7 +39536,7 @@ class linked_stage_messages final : public stage_messages<Env> {
     return {&message_, 1};
   }
   void finish(message_buffer& out) {
-    if (out.ticket != none) link_->wait(out.ticket);
+    if (out.ticket != none) link_->order(out.ticket);
     out.ticket = none;
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <cstdint>
 #include <span>
@@ -33,6 +34,28 @@ using trainer_and =
               can<call::all_reduce, std::int64_t, reduction::max>, can<call::all_reduce, std::uint64_t, reduction::sum>,
               can<call::all_reduce, double, reduction::sum>, can<call::all_gather, std::uint64_t>, More...>;
 
+/// How often requests of this process were waited for by the host, and ordered for what is queued afterwards.
+inline std::atomic<int> host_waits{0}, orders{0};
+
+/// A request that tells order() from wait(), as one of a device does.
+template <trireme::communication_request Inner>
+class request {
+ public:
+  explicit request(Inner&& pending) : pending_(std::move(pending)) {}
+  [[nodiscard]] bool test() { return pending_.test(); }
+  void wait() {
+    ++host_waits;
+    pending_.wait();
+  }
+  void order() {
+    ++orders;
+    pending_.wait();
+  }
+
+ private:
+  Inner pending_;
+};
+
 template <class Able>
 class world {
   using inner = trireme::comm::threads_world;
@@ -57,7 +80,7 @@ class world {
   template <class T, class Op>
   requires(Able::template has<call::all_reduce, T, Op>)
       [[nodiscard]] auto all_reduce_async(tensor_view<T> values, Op op) {
-    return ranks_.all_reduce_async(values, op);
+    return request(ranks_.all_reduce_async(values, op));
   }
   template <class T, class Op>
   requires(Able::template has<call::reduce_scatter, T, Op>) void reduce_scatter(tensor_view<T> values, Op op) {
@@ -66,7 +89,7 @@ class world {
   template <class T, class Op>
   requires(Able::template has<call::reduce_scatter, T, Op>)
       [[nodiscard]] auto reduce_scatter_async(tensor_view<T> values, Op op) {
-    return ranks_.reduce_scatter_async(values, op);
+    return request(ranks_.reduce_scatter_async(values, op));
   }
   template <class T>
   requires(Able::template has<call::all_gather, T>) void all_gather(tensor_view<T> values) {
@@ -74,7 +97,7 @@ class world {
   }
   template <class T>
   requires(Able::template has<call::all_gather, T>) [[nodiscard]] auto all_gather_async(tensor_view<T> values) {
-    return ranks_.all_gather_async(values);
+    return request(ranks_.all_gather_async(values));
   }
   template <class T>
   requires(Able::template has<call::all_to_all, T>) void all_to_all(tensor_view<T const> from, tensor_view<T> to) {
@@ -83,7 +106,7 @@ class world {
   template <class T>
   requires(Able::template has<call::all_to_all, T>)
       [[nodiscard]] auto all_to_all_async(tensor_view<T const> from, tensor_view<T> to) {
-    return ranks_.all_to_all_async(from, to);
+    return request(ranks_.all_to_all_async(from, to));
   }
   template <class T>
   requires(Able::template has<call::ragged_all_to_all, T>) void all_to_all(tensor_view<T const> from,
@@ -96,14 +119,14 @@ class world {
   requires(Able::template has<call::ragged_all_to_all, T>)
       [[nodiscard]] auto all_to_all_async(tensor_view<T const> from, std::span<std::int64_t const> sent,
                                           tensor_view<T> to, std::span<std::int64_t const> received) {
-    return ranks_.all_to_all_async(from, sent, to, received);
+    return request(ranks_.all_to_all_async(from, sent, to, received));
   }
   void exchange(std::span<trireme::transfer<> const> transfers) requires(Able::template has<call::exchange>) {
     ranks_.exchange(transfers);
   }
   [[nodiscard]] auto exchange_async(std::span<trireme::transfer<> const> transfers) requires(
       Able::template has<call::exchange>) {
-    return ranks_.exchange_async(transfers);
+    return request(ranks_.exchange_async(transfers));
   }
 
  private:

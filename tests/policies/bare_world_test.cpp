@@ -55,6 +55,8 @@ template <class... Able, class Model, class Data, class... Policies>
 void trains(std::string const& name, int ranks, Model const& what, Data const& data, Policies const&... policies) {
   watchdog const guard(name);
   INFO(name);
+  bare::host_waits = 0;
+  bare::orders = 0;
   launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& threads) {
     using world_type = bare::world<bare::trainer_and<Able...>>;
     static_assert(communicator<world_type>);
@@ -90,6 +92,10 @@ void trains(std::string const& name, int ranks, Model const& what, Data const& d
     });
     if (!again.fit(data, until(12)).stopped) throw numeric_error(text(name, ": it does not stop"), {0, "stop"});
   });
+  // The host reads what blocking calls return; what a request brings is for kernels. Only the extents of what crosses
+  // a boundary of stages are read once: two trainers, in training and in evaluation.
+  CHECK(bare::orders > 0);
+  CHECK(bare::host_waits == (name == "pipeline" ? 4 : 0));
 }
 
 }  // namespace

@@ -54,9 +54,18 @@ class engine_request {
     return true;
   }
   void wait() {
+    finish_by([this] { engine_->wait(*op_); });
+  }
+  void order() {
+    finish_by([this] { engine_->order(*op_); });
+  }
+
+ private:
+  template <class F>
+  void finish_by(F&& f) {
     if (op_ == nullptr) return;
     try {
-      engine_->wait(*op_);
+      f();
     } catch (config_error const&) {
       throw;
     } catch (...) {
@@ -65,8 +74,6 @@ class engine_request {
     }
     release();
   }
-
- private:
   void release() noexcept {
     engine_->release(*std::exchange(op_, nullptr));
     engine_.reset();
@@ -75,7 +82,7 @@ class engine_request {
     try {
       if constexpr (requires { engine_->abandon(std::string()); })
         if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
-      wait();
+      order();
     } catch (...) {  // every later call throws it again
     }
     if (op_ != nullptr) release();

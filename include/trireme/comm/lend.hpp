@@ -49,6 +49,9 @@ class lent_engine final : public collective_engine {
   void wait(collective_operation& op) override {
     noting_failure([&] { static_cast<operation&>(op).pending->wait(); });
   }
+  void order(collective_operation& op) override {
+    noting_failure([&] { trireme::order(*static_cast<operation&>(op).pending); });
+  }
   void release(collective_operation& op) noexcept override {
     std::unique_ptr<operation> mine(&static_cast<operation&>(op));
     mine->pending.reset();

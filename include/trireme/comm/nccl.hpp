@@ -53,14 +53,16 @@ struct nccl {
   return out + "}";
 }
 
-/// A pending collective of comm::nccl. The device runs it without the host; `test()` and `wait()` query it.
+/// A pending collective of comm::nccl. The device runs it without the host; `test()` and `wait()` query it, `order()`
+/// makes this thread's stream wait for it.
 using nccl_request = engine_request<detail::nccl_communicator, detail::nccl_operation>;
 
 /// One rank of comm::nccl: every collective on CUDA memory, on a stream of its own.
 ///
-/// A collective begins when all work that this thread has queued on cuda::stream() is done; it is done when the call,
-/// or its request's wait(), has returned. Collectives on host memory go through pinned and device memory: they are
-/// meant for votes and counts.
+/// A collective begins when all work that this thread has queued on cuda::stream() is done. A call, or order() of its
+/// request, returns when that stream waits for the result, and so does what this thread queues there afterwards; wait()
+/// and barrier() return when the collective is done. Collectives on host memory go through pinned and device memory,
+/// and are done when they return: they are meant for votes and counts.
 ///
 /// Bytes    counted by the formulas of comm::bytes_sent, whatever NCCL sends.
 /// Ranks    every rank calls the same collectives in the same order, also over several communicators of a launch: they
@@ -69,7 +71,8 @@ using nccl_request = engine_request<detail::nccl_communicator, detail::nccl_oper
 ///          exchange.
 /// Numerics see comm::nccl.
 /// Threads  one caller a rank, on the device that was chosen at launch. A view must outlive its request.
-/// Errors   no call waits longer than the deadline. comm_error if a rank is later than the deadline or NCCL reports an
+/// Errors   no call, and no cuda::finish() of a thread whose stream waits for a collective, waits longer than the
+///          deadline. comm_error if a rank is later than the deadline or NCCL reports an
 ///          error on any rank: then NCCL is aborted, work on the device ends, and every further call on a communicator
 ///          of the launch throws. The error names the operation, and also the missing rank if the ranks have met by
 ///          MPI.
@@ -109,7 +112,10 @@ class nccl_world : public collectives<nccl_world> {
     return (std::derived_from<Space, cuda> || touchable<Space>)&&op != reduction_kind::pairwise &&
            op != reduction_kind::own;
   }
-  void run(command const& it) { start(it).wait(); }
+  void run(command const& it) {
+    auto pending = start(it);
+    it.what.kind == collective::barrier ? pending.wait() : pending.order();
+  }
   [[nodiscard]] request start(command const& it) { return {at_, detail::begin(at_, it)}; }
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.

@@ -78,7 +78,7 @@ class flight_entry {
 
 }  // namespace detail
 
-/// A pending call of a recorded world. It counts as ended when test() or wait() has returned so.
+/// A pending call of a recorded world. It counts as ended when test(), wait() or order() has returned so.
 ///
 /// Threads  as the request below.   Errors  as the request below.
 template <communication_request Inner>
@@ -109,20 +109,27 @@ class recorded_request {
     return true;
   }
   void wait() {
+    finish_by([this] { pending_.wait(); });
+  }
+  void order() requires(has_order<Inner>) {
+    finish_by([this] { pending_.order(); });
+  }
+
+ private:
+  template <class F>
+  void finish_by(F&& f) {
     try {
-      pending_.wait();
+      f();
     } catch (...) {
       entry_.failed();
       throw;
     }
     entry_.done();
   }
-
- private:
   void finish() noexcept {
     if (!entry_.open()) return;
     try {
-      wait();
+      trireme::order(*this);
     } catch (...) {  // recorded; every later call throws it again
     }
   }

@@ -93,7 +93,7 @@ struct power_sgd {
     [[nodiscard]] bool test() { return !pending_ || (pending_->test() && rounds_left_ == 1); }
     bool turn() {
       if (!pending_) return true;
-      pending_->wait();
+      trireme::order(*pending_);
       pending_.reset();
       if (--rounds_left_ == 1) {
         begin_second();

@@ -46,13 +46,31 @@ struct traffic_counters {
   friend bool operator==(traffic_counters const&, traffic_counters const&) = default;
 };
 
-/// A pending collective. `wait()` returns when it is done or throws comm_error; `test()` lets it progress and returns
-/// whether it is done. The destructor waits, so no buffer is left half exchanged.
+/// A pending collective. `wait()` returns when it is done, and the host may use the result, or throws comm_error;
+/// `test()` lets it progress and returns whether it is done. The destructor waits, or orders where there is order()
+/// (below), so no buffer is left half exchanged.
 template <class R>
 concept communication_request = std::movable<R> && requires(R& request) {
   { request.test() } -> std::same_as<bool>;
   { request.wait() } -> std::same_as<void>;
 };
+
+/// A request of a device that works through queues may have `order()`, too: what this thread queues afterwards sees the
+/// result and may reuse the memory, while the host goes on at once and must not read the result yet. The request is
+/// finished with. If the collective fails or is late, the next call that waits on the host throws comm_error.
+template <class R>
+concept has_order = communication_request<R> && requires(R& request) {
+  { request.order() } -> std::same_as<void>;
+};
+/// order() of a request that has it, otherwise wait(). Strategies and engines call this wherever the host itself does
+/// not read the result.
+template <communication_request R>
+void order(R& request) {
+  if constexpr (has_order<R>)
+    request.order();
+  else
+    request.wait();
+}
 
 // The small core. Each requirement is a concept of its own, so that the compiler can name the missing one.
 template <class C>

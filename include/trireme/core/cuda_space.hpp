@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -70,6 +72,41 @@ class cuda_streams {
   std::vector<::cudaStream_t> of_device_;
 };
 
+/// What a thread looks at while it waits for its stream: a communicator whose collectives the stream waits for throws
+/// here if one has failed or is later than its deadline.
+class cuda_watches {
+ public:
+  using watch = std::function<void()>;
+  cuda_watches() = default;
+  cuda_watches(cuda_watches const&) = delete;
+  cuda_watches& operator=(cuda_watches const&) = delete;
+  ~cuda_watches() { any() = false; }
+  [[nodiscard]] static cuda_watches& of_thread() {
+    thread_local cuda_watches all;
+    return all;
+  }
+  /// Whether this thread has any; also when its other objects are gone.
+  [[nodiscard]] static bool& any() noexcept {
+    thread_local bool here = false;
+    return here;
+  }
+  /// Until the owner lets go of it. A watch that is there already is not added again.
+  void add(std::shared_ptr<watch const> const& it) {
+    std::erase_if(all_, [](auto const& each) { return each.expired(); });
+    for (auto const& each : all_)
+      if (!each.owner_before(it) && !it.owner_before(each)) return;
+    all_.push_back(it);
+    any() = true;
+  }
+  void look() const {
+    for (auto const& each : all_)
+      if (auto const kept = each.lock()) (*kept)();
+  }
+
+ private:
+  std::vector<std::weak_ptr<watch const>> all_;
+};
+
 }  // namespace detail
 
 /// Memory of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 by default).
@@ -94,7 +131,17 @@ struct cuda {
     detail::expect_cuda(code, text("trireme::cuda: allocating ", how_many(bytes, "byte")));
     return block;
   }
-  static void deallocate(void* block, std::size_t /*bytes*/) noexcept { (void)::cudaFree(block); }
+  /// Waits first for this thread's stream if that waits for collectives (cudaFree would wait for them without a
+  /// deadline).
+  static void deallocate(void* block, std::size_t /*bytes*/) noexcept {
+    if (detail::cuda_watches::any()) {
+      try {
+        finish();
+      } catch (...) {  // every later call throws it again
+      }
+    }
+    (void)::cudaFree(block);
+  }
 
   /// This thread's stream on its device.
   [[nodiscard]] static ::cudaStream_t stream() {
@@ -102,12 +149,16 @@ struct cuda {
     return streams.current();
   }
   /// Returns when all work that this thread has queued on its stream is done. Polls, and sleeps if that takes long.
+  ///
+  /// Errors   also what a watch (below) throws while the work is not done.
   static void finish() {
     auto* const mine = stream();
+    unsigned polls = 0;
     detail::poll_until([&] {
       auto const code = ::cudaStreamQuery(mine);
       if (code == cudaErrorNotReady) {
         (void)::cudaGetLastError();
+        if (++polls % 16 == 0) detail::cuda_watches::of_thread().look();
         return false;
       }
       detail::expect_cuda(code, "trireme::cuda: waiting for this thread's stream");

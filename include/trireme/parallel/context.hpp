@@ -122,7 +122,7 @@ class ring_context final : public context_group<Env> {
       for_each_block(turn, shape, [&](ops::attention_block const& at) {
         kernels::attend_block(sum, kept.lse, kept.qkv, pairs[now], shape, at, scratch, dropout);
       });
-      if (coming) coming->wait();
+      if (coming) trireme::order(*coming);
     }
     kernels::copy(heads, sum);
     scratch.rewind(mark);
@@ -142,7 +142,7 @@ class ring_context final : public context_group<Env> {
         kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.qkv, pairs[now], shape, at,
                                        scratch, dropout);
       });
-      if (coming) coming->wait();
+      if (coming) trireme::order(*coming);
       // Gradients travel with their keys, one rank further: in the end each is back at its owner.
       std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
       world_.exchange(std::span<transfer<space> const>(both));

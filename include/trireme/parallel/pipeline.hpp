@@ -181,13 +181,21 @@ class communicator_link final : public stage_link<Space> {
     return ticket;
   }
   void wait(int ticket) override {
+    finish_by(ticket, [](request& it) { it.wait(); });
+  }
+  void order(int ticket) override {
+    finish_by(ticket, [](request& it) { trireme::order(it); });
+  }
+
+ private:
+  template <class F>
+  void finish_by(int ticket, F&& f) {
     auto& it = pending_[static_cast<std::size_t>(ticket)];
-    it->wait();
+    f(*it);
     it.reset();
     free_.push_back(ticket);
   }
 
- private:
   Comm& stages_;
   std::vector<std::optional<request>> pending_;
   std::vector<int> free_;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/lend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6f11bcf6a557a257fd2eaa5d017c7afb2ab4710b2689f8dd2c3aa23baa242b41
+// SHA-256 of the sources: e01dffe856af525618ac066248b35e3b40e42c0169b5f383ccb22b9efcac143f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,6 +51,9 @@ class lent_engine final : public collective_engine {
   }
   void wait(collective_operation& op) override {
     noting_failure([&] { static_cast<operation&>(op).pending->wait(); });
+  }
+  void order(collective_operation& op) override {
+    noting_failure([&] { trireme::order(*static_cast<operation&>(op).pending); });
   }
   void release(collective_operation& op) noexcept override {
     std::unique_ptr<operation> mine(&static_cast<operation&>(op));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/recorded.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d931604ce9b3e539df4f7f1bedffc53483a1d0784645b278c4cae788d4a41a68
+// SHA-256 of the sources: ea269e3698137183e9716e10aeded62e38c6f53cd10e5590904a0ea614e32df0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -332,7 +332,7 @@ class flight_entry {
 
 }  // namespace detail
 
-/// A pending call of a recorded world. It counts as ended when test() or wait() has returned so.
+/// A pending call of a recorded world. It counts as ended when test(), wait() or order() has returned so.
 ///
 /// Threads  as the request below.   Errors  as the request below.
 template <communication_request Inner>
@@ -363,20 +363,27 @@ class recorded_request {
     return true;
   }
   void wait() {
+    finish_by([this] { pending_.wait(); });
+  }
+  void order() requires(has_order<Inner>) {
+    finish_by([this] { pending_.order(); });
+  }
+
+ private:
+  template <class F>
+  void finish_by(F&& f) {
     try {
-      pending_.wait();
+      f();
     } catch (...) {
       entry_.failed();
       throw;
     }
     entry_.done();
   }
-
- private:
   void finish() noexcept {
     if (!entry_.open()) return;
     try {
-      wait();
+      trireme::order(*this);
     } catch (...) {  // recorded; every later call throws it again
     }
   }

@@ -44,12 +44,15 @@ cudaError_t cudaMallocHost(void** block, size_t bytes) { return cudaMalloc(block
 cudaError_t cudaFreeHost(void* block) { return cudaFree(block); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* made, unsigned) {
-  *made = reinterpret_cast<cudaStream_t>(new stream);
+  static std::deque<stream> all;  // events may speak of a stream after its end
+  std::lock_guard const lock(world_lock());
+  *made = reinterpret_cast<cudaStream_t>(&all.emplace_back());
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t it) {
   std::lock_guard const lock(world_lock());
-  delete &of(it);
+  of(it).go_on();  // what is queued is done all the same
+  of(it).queue.clear();
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t it) {
@@ -58,10 +61,8 @@ cudaError_t cudaStreamQuery(cudaStream_t it) {
   return of(it).queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t it, cudaEvent_t before, unsigned) {
-  queue(it, [before] {
-    if (of(before).on != nullptr) of(before).on->go_on();
-    return of(before).done;
-  });
+  std::lock_guard const lock(world_lock());
+  queue(it, [last = of(before).last] { return last->is_done(); });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
@@ -75,15 +76,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t it) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t it, cudaStream_t on) {
   std::lock_guard const lock(world_lock());
-  of(it).done = false;
-  of(it).on = &of(on);
-  of(on).queue.push_back([it] { return of(it).done = true; });
+  auto const last = of(it).last = std::make_shared<event::record>(event::record{false, &of(on)});
+  of(on).queue.push_back([last] { return last->done = true; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t it) {
   std::lock_guard const lock(world_lock());
-  if (of(it).on != nullptr) of(it).on->go_on();
-  return of(it).done ? cudaSuccess : cudaErrorNotReady;
+  return of(it).last->is_done() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaMemcpyAsync(void* to, void const* from, size_t bytes, cudaMemcpyKind, cudaStream_t on) {
   if (bytes >= size_t{1} << 40) return cudaErrorInvalidValue;

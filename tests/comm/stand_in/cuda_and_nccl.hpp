@@ -35,13 +35,24 @@ inline std::recursive_mutex& world_lock() {
 }
 struct stream {
   std::deque<work> queue;
+  bool going_on = false;
   void go_on() {
+    if (std::exchange(going_on, true)) return;  // a stream that waits for it waits for this one
     while (!queue.empty() && queue.front()()) queue.pop_front();
+    going_on = false;
   }
 };
+/// The last time that an event was recorded. Who waits for it does not wait for later ones.
 struct event {
-  bool done = true;
-  stream* on = nullptr;
+  struct record {
+    bool done = true;
+    stream* on = nullptr;
+    bool is_done() {
+      if (!done) on->go_on();
+      return done || on->queue.empty();  // an aborted stream has dropped its work
+    }
+  };
+  std::shared_ptr<record> last = std::make_shared<record>();
 };
 
 /// One message or one reduction's part, as a rank has given it.

@@ -1,4 +1,5 @@
 // comm::nccl on the stand-in for CUDA and NCCL: 1 to 4 ranks, which are threads of this process.
+#include <atomic>
 #include <barrier>
 #include <thread>
 
@@ -66,12 +67,63 @@ int main() {
     on_ranks(2, {.deadline = 300ms}, [&](comm::nccl_world& world) {
       if (world.rank() == 1) return;
       trireme::tensor<float, cuda> values({1000});
-      said[0] = sentence_of<trireme::comm_error>([&] { world.all_reduce(values.view()); });
+      said[0] = sentence_of<trireme::comm_error>(
+          [&] { world.all_reduce_async(values.view(), trireme::reduction::sum{}).wait(); });
       said[1] = sentence_of<trireme::comm_error>([&] { world.barrier(); });
     });
     ladder::expect(
         said[0].starts_with("trireme::comm::nccl: all_reduce(F32, 1000 elements, sum) number 1 waited 300ms"), said[0]);
     ladder::expect(said[1] == said[0], "a later call says: ", said[1]);
+  });
+  // Rank 1 calls only when rank 0 has gone on, so rank 0 cannot have waited for the result.
+  enum class how { ordered, dropped, blocking };
+  for (auto const way : {how::ordered, how::dropped, how::blocking})
+    cases.run(way == how::ordered   ? "order() lets the host go on, and what is queued sees the result"
+              : way == how::dropped ? "a request that is dropped orders"
+                                    : "a blocking collective orders",
+              [&] {
+                std::atomic<bool> gone_on{false};
+                on_ranks(2, {.deadline = 60s}, [&](comm::nccl_world& world) {
+                  static_assert(trireme::has_order<comm::nccl_request>);
+                  std::vector<float> own(1000, static_cast<float>(world.rank() + 1)), out(1000);
+                  trireme::tensor<float, cuda> values({1000}), copy({1000});
+                  cudaMemcpyAsync(values.view().address(), own.data(), 4000, cudaMemcpyHostToDevice, cuda::stream());
+                  if (world.rank() == 1)
+                    while (!gone_on) std::this_thread::yield();
+                  if (way == how::blocking) {
+                    world.all_reduce(values.view());
+                  } else {
+                    auto pending = world.all_reduce_async(values.view(), trireme::reduction::sum{});
+                    if (way == how::ordered) trireme::order(pending);
+                  }
+                  if (world.rank() == 0) gone_on = true;
+                  comm::space_kernels<cuda>::copy(copy.view().address(), values.view().address(), 4000);
+                  cudaMemcpyAsync(out.data(), copy.view().address(), 4000, cudaMemcpyDeviceToHost, cuda::stream());
+                  cuda::finish();
+                  ladder::expect(out == std::vector<float>(1000, 3), "the copy has ", out[0]);
+                  for (int i = 0; i < 100; ++i) world.all_reduce(values.view());  // operations are used again
+                  world.barrier();
+                });
+              });
+  cases.run("what is ordered and late ends the wait for the stream at the deadline, and later calls", [] {
+    std::string said[3];
+    on_ranks(2, {.deadline = 300ms}, [&](comm::nccl_world& world) {
+      if (world.rank() == 1) return;
+      trireme::tensor<float, cuda> values({1000});
+      world.all_reduce(values.view());
+      world.all_reduce(values.view());
+      said[0] = sentence_of<trireme::comm_error>([&] { cuda::finish(); });
+      said[1] = sentence_of<trireme::comm_error>([&] { world.barrier(); });
+    });
+    on_ranks(2, {.deadline = 300ms}, [&](comm::nccl_world& world) {
+      if (world.rank() == 1) return;
+      trireme::tensor<float, cuda> values({1000});
+      world.all_reduce(values.view());
+      said[2] = sentence_of<trireme::comm_error>([&] { world.barrier(); });
+    });
+    for (auto const& each : said)
+      ladder::expect(each.starts_with("trireme::comm::nccl: all_reduce(F32, 1000 elements, sum) number 1 waited 300ms"),
+                     each);
   });
   cases.run("who is missing is asked for after a failure", [] {
     comm::gathering const two{.size = 2,

@@ -46,6 +46,8 @@ class collective_engine {
   [[nodiscard]] virtual collective_operation& start(command const& it) = 0;
   [[nodiscard]] virtual bool test(collective_operation& op) = 0;
   virtual void wait(collective_operation& op) = 0;
+  /// What the caller queues afterwards sees the result (contract/communicator.hpp, order()).
+  virtual void order(collective_operation& op) { wait(op); }
   virtual void release(collective_operation& op) noexcept = 0;
   /// Whether started operations progress while the rank computes; otherwise only in test(), wait() and poll().
   [[nodiscard]] virtual bool progresses() const noexcept { return true; }

@@ -260,14 +260,22 @@ class nccl_issue {
                                               : text(to_string(op.what), " number ", op.number);
 }
 
+[[nodiscard]] inline std::string late_sentence(std::string_view what, std::chrono::milliseconds deadline) {
+  return text(what, " waited ", to_string(deadline),
+              " and is not done; find out why the other ranks are late, or raise comm::nccl{.deadline}");
+}
+
 /// Fails the launch if `op` has waited longer than its communicator's deadline.
 inline void check_patience(nccl_operation& op) {
   if (++op.polls % 16 != 0) return;
   auto const now = std::chrono::steady_clock::now();
   if (op.since == std::chrono::steady_clock::time_point{}) op.since = now;
-  if (now - op.since > op.where->deadline)
-    op.where->fail(text(describe(op), " waited ", to_string(op.where->deadline),
-                        " and is not done; find out why the other ranks are late, or raise comm::nccl{.deadline}"));
+  if (now - op.since <= op.where->deadline) return;
+  // All operations are on one stream: what was ordered before and is not done is what this one waits for.
+  auto& launch = op.where->launch();
+  launch.collect_ordered();
+  auto const& late = launch.ordered_operations.empty() ? op : *launch.ordered_operations.front();
+  op.where->fail(late_sentence(describe(late), op.where->deadline));
 }
 
 /// Makes the progress that is possible now; true once the operation is done. Throws if the launch has failed.
@@ -305,9 +313,44 @@ inline bool nccl_communicator::test(nccl_operation& op) { return advance(op); }
 inline void nccl_communicator::wait(nccl_operation& op) {
   trireme::detail::poll_until([&] { return advance(op); });
 }
+inline void nccl_communicator::order(nccl_operation& op) {
+  if (op.staged) return wait(op);  // its result is for the host
+  trireme::detail::poll_until([&] { return advance(op) || op.at != nccl_operation::stage::launching; });
+  if (op.at == nccl_operation::stage::finished) return;
+  trireme::detail::expect_cuda(::cudaStreamWaitEvent(cuda::stream(), op.done, 0),
+                               "trireme::comm::nccl: ordering streams");
+  trireme::detail::cuda_watches::of_thread().add(launch_->watch);
+  op.ordered = true;
+}
 inline void nccl_communicator::release(nccl_operation& op) noexcept {
   if (launch_->launching == &op) launch_->launching = nullptr;
-  launch_->idle.push_back(&op);
+  if (std::exchange(op.ordered, false) && !launch_->failed())
+    launch_->ordered_operations.push_back(&op);
+  else
+    launch_->idle.push_back(&op);
+}
+
+inline void nccl_launch::collect_ordered() {
+  auto const done = std::ranges::find_if(ordered_operations, [&](nccl_operation* each) {
+    if (failed() || ::cudaEventQuery(each->done) != cudaErrorNotReady) return false;
+    (void)::cudaGetLastError();
+    return true;
+  });
+  idle.insert(idle.end(), ordered_operations.begin(), done);
+  ordered_operations.erase(ordered_operations.begin(), done);
+}
+inline void nccl_launch::look_at_ordered() {
+  throw_if_failed("waiting for the device");
+  collect_ordered();
+  if (ordered_operations.empty()) return;
+  auto& first = *ordered_operations.front();
+  auto const doing = describe(first);
+  for (auto* const each : live_) (void)each->settled(doing);
+  auto const now = std::chrono::steady_clock::now();
+  if (first.since == std::chrono::steady_clock::time_point{}) first.since = now;
+  if (now - first.since <= first.deadline) return;
+  fail(text(nccl_who, ": ", late_sentence(doing, first.deadline)));
+  throw_if_failed(doing);
 }
 
 /// Starts a command on the device; return the operation by release().
@@ -320,8 +363,10 @@ inline void nccl_communicator::release(nccl_operation& op) noexcept {
       (void)advance(*before);
       return before->at != nccl_operation::stage::launching;
     });
+  launch.collect_ordered();
   if (launch.idle.empty()) {
-    launch.idle.reserve(launch.owned.size() + 1);
+    launch.idle.reserve(launch.owned.size() + 1);  // so that release() and collect_ordered() need no memory
+    launch.ordered_operations.reserve(launch.owned.size() + 1);
     launch.owned.push_back(std::make_unique<nccl_operation>());
     launch.idle.push_back(launch.owned.back().get());
   }
@@ -332,6 +377,8 @@ inline void nccl_communicator::release(nccl_operation& op) noexcept {
   op.number = ++where->calls;
   op.at = nccl_operation::stage::launching;
   op.staged = it.elements != nullptr && it.elements->touchable;
+  op.ordered = false;
+  op.deadline = where->deadline;
   op.polls = 0;
   op.since = {};
   try {

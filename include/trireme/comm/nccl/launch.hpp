@@ -76,6 +76,15 @@ class nccl_launch {
   nccl_operation* launching = nullptr;
   std::vector<std::unique_ptr<nccl_operation>> owned;
   std::vector<nccl_operation*> idle;
+  /// Operations that a thread's stream waits for and no request holds any longer, in the order of this stream.
+  std::vector<nccl_operation*> ordered_operations;
+  /// Of `ordered_operations`, takes what is done to `idle`.
+  void collect_ordered();
+  /// look_at_ordered() for waits on a stream that waits for these operations; it ends with this object.
+  std::shared_ptr<trireme::detail::cuda_watches::watch const> const watch =
+      std::make_shared<trireme::detail::cuda_watches::watch const>([this] { look_at_ordered(); });
+  /// Throws if one of `ordered_operations` has failed or is later than its deadline.
+  void look_at_ordered();
 
  private:
   void release() noexcept;
@@ -138,6 +147,7 @@ class nccl_communicator {
   /// The interface for requests, as that of collective_engine.
   [[nodiscard]] bool test(nccl_operation& op);
   void wait(nccl_operation& op);
+  void order(nccl_operation& op);
   void release(nccl_operation& op) noexcept;
 
   /// Whether all calls so far have been executed. Throws if one failed, here or (if NCCL detects it) on another rank.
@@ -184,7 +194,7 @@ class nccl_communicator {
 
 /// A command in flight: issued to NCCL, then queued on the stream, then done.
 struct nccl_operation {
-  enum class stage : std::uint8_t { launching, running, finished };
+  enum class stage : std::uint8_t { launching, running, finished };  // issued; on the stream; done
 
   nccl_operation() {
     trireme::detail::expect_cuda(::cudaEventCreateWithFlags(&done, cudaEventDisableTiming),
@@ -195,10 +205,12 @@ struct nccl_operation {
   ~nccl_operation() { (void)::cudaEventDestroy(done); }
 
   nccl_communicator* where = nullptr;  ///< its request keeps it
+  std::chrono::milliseconds deadline{};
   call what;
   std::uint64_t number = 0;
   stage at = stage::launching;
   bool staged = false;
+  bool ordered = false;  ///< a stream waits for it
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point since{};
   ::cudaEvent_t done = nullptr;

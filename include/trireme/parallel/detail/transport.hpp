@@ -115,7 +115,7 @@ class one_round {
   [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
   bool turn() {
     if (!pending_) return true;
-    pending_->wait();
+    trireme::order(*pending_);
     pending_.reset();
     if constexpr (!identity) decode();
     return true;

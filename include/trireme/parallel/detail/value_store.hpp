@@ -118,7 +118,7 @@ class value_store {
         pending_.push_back(world_.all_gather_async(at(b).kept.view()));
       }
       for (int b = 0; b < buckets; ++b) {
-        pending_[static_cast<std::size_t>(b)].wait();
+        trireme::order(pending_[static_cast<std::size_t>(b)]);
         copy_lent(b, false);
       }
     }
@@ -134,11 +134,11 @@ class value_store {
       }
     }
   }
-  /// Returns when the values of a unit have been gathered.
+  /// Kernels that are queued afterwards read the gathered values of a unit.
   void gather(int unit) {
     prefetch(unit);
     if constexpr (gathers) {
-      for (int const b : own_.plan().unit_at(unit).buckets) wait(b);
+      for (int const b : own_.plan().unit_at(unit).buckets) finish(b);
     }
   }
   void release(int unit) {
@@ -209,13 +209,13 @@ class value_store {
     it.pending.emplace(world_.all_gather_async(all));
     bind(b, all);
   }
-  void wait(int b) {
+  void finish(int b) {
     if (!at(b).pending) return;
-    at(b).pending->wait();
+    trireme::order(*at(b).pending);
     at(b).pending.reset();
   }
   void drop(int b) {
-    wait(b);
+    finish(b);
     bind(b, {});
     pool_.give(elements(b), std::move(at(b).gathered));
   }

@@ -53,7 +53,7 @@ class linked_stage_messages final : public stage_messages<Env> {
       end();
       for (auto& peer : peers_) {
         for (auto& each : peer.in) {
-          if (each.number != none) link_->wait(each.ticket);
+          if (each.number != none) link_->order(each.ticket);
         }
       }
     } catch (...) {  // the error has ended the training and is reported by another call
@@ -114,7 +114,7 @@ class linked_stage_messages final : public stage_messages<Env> {
       if (!post(p, true)) peer.in.emplace_back();  // values of evaluations, whose number no backward pass limits
       found = posted(peer, number);
     }
-    link_->wait(found->ticket);
+    link_->order(found->ticket);
     auto const here = arena.template take<value>(found->extents);
     ops::on<space>::copy(here, found->room_for(found->extents));
     found->number = none;
@@ -216,7 +216,7 @@ class linked_stage_messages final : public stage_messages<Env> {
     return {&message_, 1};
   }
   void finish(message_buffer& out) {
-    if (out.ticket != none) link_->wait(out.ticket);
+    if (out.ticket != none) link_->order(out.ticket);
     out.ticket = none;
   }
 
