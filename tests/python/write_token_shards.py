@@ -1,5 +1,5 @@
-"""Writes the same tokens into a folder as each program stores them, with numpy and by the documented bytes of llm.c's and
-Megatron-LM's files. token_shards_test.cpp compares what it reads with `expected` (int32)."""
+"""Writes the same tokens into a folder as each program stores them, with numpy and by the documented bytes of llm.c's
+and Megatron-LM's files. token_shards_test.cpp compares what it reads with `expected` (int32)."""
 import os
 import sys
 

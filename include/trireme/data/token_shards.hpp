@@ -68,7 +68,7 @@ struct shard_split;
 ///             other or if there are too few tokens for one window; format_error and io_error with the file and the
 ///             byte for a file that is damaged, empty or of an unknown kind.
 struct token_shards {
-  file_list files;
+  file_list files{};
   std::int64_t context = 1024;               ///< tokens of a window
   shard_kind kind = shard_kind::recognised;  ///< of all files
   std::int64_t vocabulary = 0;               ///< ids from it on are refused when they are read; 0: any is read
