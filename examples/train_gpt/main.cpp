@@ -64,6 +64,7 @@ struct plan {
   run_files files;
   bool resume, accept_new_text;
   std::string runs, text, from;
+  trireme::data::token_shards shards;  // none of --text
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
   std::int64_t check_every, grace;
   int recover, recover_ranks;
@@ -84,6 +85,7 @@ struct plan {
         runs(given.text("runs")),
         text(given.text("text")),
         from(given.text("from")),
+        shards(shards_of(given)),
         steps(given.number("steps", 0)),
         stop_after(given.number("stop-after", -1)),
         batch(given.number("batch", 1)),
@@ -112,7 +114,8 @@ struct plan {
     static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16"}));
     model.validate();
     if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
-    if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
+    if (text.empty() && !has_shards()) throw config_error("--text names no file; scripts/train gives one");
+    if (!text.empty() && has_shards()) throw config_error("a run has --text or --data; give one of them");
     if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
     constexpr std::int64_t most_counted = std::int64_t{1} << 31;  // the loader's limit
     if (batch > most_counted) throw config_error(trireme::text("--batch is ", batch, "; at most ", most_counted));
@@ -129,6 +132,17 @@ struct plan {
       throw config_error(
           trireme::text("--name is \"", name, "\"; it is the name of a directory in ", given.text("runs")));
     }
+  }
+
+  [[nodiscard]] bool has_shards() const noexcept { return !shards.files.patterns.empty(); }
+  static trireme::data::token_shards shards_of(options const& given) {
+    using trireme::data::shard_kind;
+    trireme::data::token_shards out{.context = given.number("context", 2)};
+    if (given.text("data").empty()) return out;
+    out.files = given.text("data");
+    out.kind = static_cast<shard_kind>(
+        given.choice("data-kind", {"recognised", "u16", "u32", "llm_c", "megatron", "npy", "safetensors"}));
+    return out;
   }
 
   /// The fixed number if sums depend on it; else as many as keep all ranks busy (0: one per rank).
@@ -418,8 +432,9 @@ class run {
                                 [&] { write_model(plan_.files.directory, plan_.model, words_, *trainer_, writes()); });
       write_timeline();
       try {
-        sample = generate(*trainer_, words_, "In the beginning", plan_.context, words_.bytes() ? 240 : 80, plan_.seed,
-                          [&] { return asked_anywhere(world_, no_time()); });
+        if (words_.is_text())
+          sample = generate(*trainer_, words_, "In the beginning", plan_.context, words_.bytes() ? 240 : 80, plan_.seed,
+                            [&] { return asked_anywhere(world_, no_time()); });
       } catch (numeric_error const&) {  // a diverged run has no text; its summary says how it ended
       }
     }
@@ -443,7 +458,7 @@ class run {
                            {"gradient_norm", of_training(history_.gradient_norm)},
                            {"held_out_first", history_.held_out_first},
                            {"held_out_last", held_out},
-                           {"text", plan_.text},
+                           {"text", about_text_.path},
                            {"text_sha256", about_text_.sha256},
                            {"context", plan_.context},
                            {"held_out_begin", about_text_.held_out_begin},
@@ -457,6 +472,8 @@ class run {
                            {"optimizer", to_string(plan_.optimizer)}});
     if (!words_.bytes()) {
       summary.set("tokenizer_sha256", words_.sha256());
+    }
+    if (!words_.bytes() && text_.tokens_a_byte() > 0) {
       summary.set("held_out_tokens_a_byte", text_.tokens_a_byte());
       summary.set("held_out_last_a_byte", held_out * text_.tokens_a_byte());
     }
@@ -474,6 +491,7 @@ class run {
 
   // The unit of a loss; if tokens are not bytes, also the loss per byte.
   [[nodiscard]] std::string a_token(double held_out) const {
+    if (!words_.is_text() || !(text_.tokens_a_byte() > 0)) return "a token";
     if (words_.bytes()) return "a byte";
     return fmt::format("a token ({:.4f} a byte)", held_out * text_.tokens_a_byte());
   }
@@ -626,7 +644,19 @@ token_choice tokens_of(options const& given, run_files const& files, std::option
       if (files.exists(kept)) path = files.at(kept);
     }
   }
-  token_choice tokens(path);
+  auto const vocabulary = given.number("vocabulary", 0);
+  bool const shards = !given.text("data").empty();
+  if (vocabulary > 0 && (!shards || !path.empty())) {
+    throw config_error(
+        "--vocabulary goes with --data and without --tokenizer, whose vocabulary is known; leave it out");
+  }
+  if (shards && path.empty() && vocabulary < 1) {
+    throw config_error("--data holds tokens as numbers; give --vocabulary N, or the --tokenizer that made them");
+  }
+  if (!shards && given.text("data-kind") != "recognised") {
+    throw config_error("--data-kind goes with --data; leave it out");
+  }
+  auto const tokens = shards && path.empty() ? token_choice::numbers(vocabulary) : token_choice(path);
   if (before && before->tokenizer != tokens.sha256()) {
     throw config_error(text("the tokens of this run are ",
                             before->tokenizer.empty() ? "bytes"
@@ -666,9 +696,13 @@ int train(options& given) {
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
   expect_room(what.need(world_ranks, ranks_here, 0));
-  auto text = examine_text(what.text, what.runs, comm::reports(""));
+  auto shards = what.shards;
+  shards.vocabulary = tokens.vocabulary();
+  auto text = what.has_shards() ? examine_shards(shards) : examine_text(what.text, what.runs, comm::reports(""));
   text.tokenizer = tokens.sha256();
-  run_text const parts(cut_text(text, text_before, what.context, what.accept_new_text), tokens);
+  auto const parts = what.has_shards()
+                         ? run_text(cut_shards(shards, text, text_before, what.accept_new_text))
+                         : run_text(cut_text(text, text_before, what.context, what.accept_new_text), tokens);
   expect_room(what.need(world_ranks, ranks_here, parts.training().size()));
   comm::recovery const again{
       .attempts = what.recover, .min_ranks = what.recover_ranks, .on_failure = [&](comm::recovered const& now) {
@@ -682,7 +716,8 @@ int train(options& given) {
                                        trireme::how_many(world.size(), "process")));
     }
     expect_one_run(world, given,
-                   trireme::text(trireme::how_many(text.bytes, "byte"), " with the SHA-256 ", text.sha256),
+                   trireme::text(trireme::how_many(text.bytes, what.has_shards() ? "token" : "byte"),
+                                 " with the SHA-256 ", text.sha256),
                    tokens.of_what());
     auto saving = world.duplicate(what.save_deadline);
     auto held = lock(what, saving);

@@ -23,6 +23,12 @@ class options {
   options() {
     add("ranks", "", "N", "ranks: threads, or processes under --mpi (default: one per core)");
     add("text", "", "FILE", "a UTF-8 text, whose last 10 % is held out; each byte is a token");
+    add("data", "", "FILES",
+        "token shards instead of a text: a file, a directory or a pattern in quotes (\"data/train_*.bin\"); the last "
+        "10 % of the tokens are held out");
+    add("data-kind", "recognised", "KIND",
+        "recognised | u16 | u32 | llm_c | megatron | npy | safetensors (nanoGPT's files are u16, and not recognised)");
+    add("vocabulary", "0", "N", "with --data and without --tokenizer: the number of different tokens");
     add("tokenizer", "", "FILE",
         "a tokenizer.json of Hugging Face or a .model of sentencepiece, whose tokens are used instead of bytes");
     add("steps", "700", "N", "steps of the whole schedule (0 = only evaluate, and write the summary)");
@@ -188,7 +194,8 @@ class options {
     line("--resume", "continue from the run's checkpoint, with its options unless given again");
     line("--resume=auto", "the same if the run has a checkpoint; if there is no run yet, begin it");
     line("--accept-new-text",
-         "with --resume: continue with a different text; the held-out part begins at the same byte as before");
+         "with --resume: continue with a different text or other shards; the held-out part begins at the same byte as "
+         "before");
     line("--help", "this");
     return out;
   }

@@ -22,11 +22,13 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/core/sha256.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/data/token_shards.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "utf8.hpp"
 
-/// What a run stores about its text, in text.json of its directory: state of the run like the checkpoint.
+/// What a run stores about its text, in text.json of its directory: state of the run like the checkpoint. Of token
+/// shards `bytes` and `held_out_begin` count tokens.
 struct text_record {
   std::string path;
   std::int64_t bytes = 0;
@@ -187,4 +189,63 @@ inline trireme::data::token_split cut_text(text_record& text, std::optional<text
       data::token_windows({.path = text.path, .context = context, .first_byte = 0, .last_byte = cut - 1}),
       data::held_out_windows({.path = text.path, .context = context, .first_byte = cut, .last_byte = text.bytes - 1}),
       text.bytes, cut};
+}
+
+/// Identifies the tokens of shards, in whatever files and layout they are: the SHA-256 of their number and of all of
+/// them or, of more than 2^24, of 4096 pieces of 4096 tokens at equal distances, so that starting does not read
+/// terabytes.
+///
+/// Throws what opening and reading shards throws.
+inline text_record examine_shards(trireme::data::token_shards from) {
+  from.context = 1;
+  auto const all = from.open_held_out();
+  text_record out{to_string(from.files), all.token_count(), {}, 0, {}};
+  if (from.files.patterns.size() == 1) out.path = from.files.patterns.front();
+  constexpr std::int64_t piece = 4096, pieces = 4096;
+  trireme::sha256 hash;
+  hash.update(std::as_bytes(std::span(&out.bytes, 1)));
+  std::vector<std::int32_t> tokens;
+  bool const whole = out.bytes <= piece * pieces;
+  auto const turns = whole ? (out.bytes + piece - 1) / piece : pieces;
+  for (std::int64_t i = 0; i < turns; ++i) {
+    auto const at = whole ? i * piece : (out.bytes - piece) / (pieces - 1) * i;
+    tokens.resize(static_cast<std::size_t>(std::min(piece, out.bytes - at)));
+    all.read_tokens(at, tokens);
+    hash.update(std::as_bytes(std::span(tokens)));
+  }
+  out.sha256 = hash.hexadecimal();
+  return out;
+}
+
+/// The two parts of a run's shards. A resumed run keeps its split.
+///
+/// Throws config_error if a resumed run had other tokens, unless that is accepted.
+inline trireme::data::shard_split cut_shards(trireme::data::token_shards const& from, text_record& shards,
+                                             std::optional<text_record> const& before, bool accept_new) {
+  using namespace trireme;
+  if (!before) {
+    auto parts = from.split();
+    shards.held_out_begin = parts.held_out_begin;
+    return parts;
+  }
+  if (!before->same_text(shards) && !accept_new) {
+    throw config_error(
+        trireme::text("--data ", shards.path, " has ", trireme::how_many(shards.bytes, "token"), " with the SHA-256 ",
+                      shards.sha256.substr(0, 12), "..., but the run was trained on ", before->path, " of ",
+                      before->bytes, " with the SHA-256 ", before->sha256.substr(0, 12),
+                      "...; restore those files, or give --accept-new-text to continue with these, split at token ",
+                      before->held_out_begin, " as before"));
+  }
+  auto const cut = before->held_out_begin;
+  if (shards.bytes - cut < from.context) {
+    throw config_error(trireme::text("--data ", shards.path, " has ", trireme::how_many(shards.bytes, "token"),
+                                     ", but its held-out part begins at token ", cut,
+                                     " and needs at least one window of ", from.context,
+                                     "; give more files, or start another run"));
+  }
+  shards.held_out_begin = cut;
+  auto training = from, held_out = from;
+  training.last_token = cut - 1;
+  held_out.first_token = cut;
+  return {training.open(), held_out.open_held_out(), shards.bytes, cut};
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "trireme/core/sha256.hpp"
 #include "trireme/data/text_tokens.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/data/token_shards.hpp"
 #include "trireme/formats/file.hpp"
 
 #ifdef TRAIN_GPT_UTF8PROC
@@ -24,7 +26,7 @@
 #include "trireme/formats/sentencepiece.hpp"
 #endif
 
-/// A run's tokens: bytes, or those of a tokenizer's file.
+/// A run's tokens: bytes, those of a tokenizer's file, or numbers of which no text is known.
 class token_choice {
  public:
   /// @param path  of a tokenizer.json, or of a .model of sentencepiece; empty: bytes. Throws what reading it throws,
@@ -54,12 +56,24 @@ class token_choice {
     sha256_ = hash.hexadecimal();
   }
 
+  /// Tokens from 0 to vocabulary - 1 of shards without a tokenizer.
+  [[nodiscard]] static token_choice numbers(std::int64_t vocabulary) {
+    token_choice out{std::string()};
+    out.vocabulary_ = vocabulary;
+    out.is_text_ = false;
+    return out;
+  }
+
+  /// Whether a text can be encoded, and tokens decoded.
+  [[nodiscard]] bool is_text() const noexcept { return is_text_; }
   [[nodiscard]] bool bytes() const noexcept { return content_.empty(); }
   [[nodiscard]] std::string const& content() const noexcept { return content_; }  ///< of the file
   [[nodiscard]] char const* file_name() const noexcept { return file_name_; }     ///< its name in runs and models
   [[nodiscard]] std::string const& sha256() const noexcept { return sha256_; }
   [[nodiscard]] std::string of_what() const {
-    return bytes() ? "bytes" : trireme::text("those of a tokenizer with the SHA-256 ", sha256_.substr(0, 12), "...");
+    return !is_text_ ? trireme::text("numbers below ", vocabulary_)
+           : bytes() ? "bytes"
+                     : trireme::text("those of a tokenizer with the SHA-256 ", sha256_.substr(0, 12), "...");
   }
   [[nodiscard]] std::int64_t vocabulary() const noexcept { return vocabulary_; }
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const { return encode_(text); }
@@ -82,6 +96,7 @@ class token_choice {
   std::string content_, sha256_;
   char const* file_name_ = "tokenizer.json";
   std::int64_t vocabulary_ = 256;
+  bool is_text_ = true;
   std::function<std::vector<std::int32_t>(std::string_view)> encode_ = [](std::string_view text) {
     auto const* const letters = reinterpret_cast<unsigned char const*>(text.data());
     return std::vector<std::int32_t>(letters, letters + text.size());
@@ -114,7 +129,9 @@ class text_windows {
   }
 
  private:
-  std::variant<trireme::data::token_windows, trireme::data::held_out_windows, trireme::data::packed_windows> of_;
+  std::variant<trireme::data::token_windows, trireme::data::held_out_windows, trireme::data::packed_windows,
+               trireme::data::token_shard_windows>
+      of_;
 };
 
 /// The two parts of a run's text.
@@ -136,21 +153,26 @@ class run_text {
         static_cast<double>(packed_[0].token_count()) / static_cast<double>(parts.bytes - parts.held_out_begin);
   }
 
+  explicit run_text(trireme::data::shard_split const& parts)
+      : training_(parts.training), shards_(parts.held_out), tokens_a_byte_(0) {}
+
   [[nodiscard]] text_windows const& training() const noexcept { return training_; }
   /// The first windows of the held-out text, of `most` tokens in total or at least one window.
   [[nodiscard]] text_windows held_out(std::int64_t most) const {
-    auto range = held_out_.description();
+    if (shards_) return text_windows(shards_->first(std::max<std::int64_t>(1, most / shards_->description().context)));
+    auto range = held_out_->description();
     auto const windows = std::max<std::int64_t>(1, most / range.context);
     if (!packed_.empty()) return text_windows(packed_[0].first(windows));
-    range.last_byte = range.first_byte + std::min(held_out_.size(), windows) * range.context - 1;
+    range.last_byte = range.first_byte + std::min(held_out_->size(), windows) * range.context - 1;
     return text_windows(range.open_held_out());
   }
-  /// In the held-out text.
+  /// In the held-out text; 0 if it is not known, of shards.
   [[nodiscard]] double tokens_a_byte() const noexcept { return tokens_a_byte_; }
 
  private:
   text_windows training_;
-  trireme::data::held_out_windows held_out_;
+  std::optional<trireme::data::held_out_windows> held_out_;  // of a text
+  std::optional<trireme::data::token_shard_windows> shards_;
   std::vector<trireme::data::packed_windows> packed_;  // one, or none if tokens are bytes
   double tokens_a_byte_ = 1;
 };

@@ -1,0 +1,61 @@
+"""Writes the same tokens into a folder as each program stores them, with numpy and by the documented bytes of llm.c's
+and Megatron-LM's files. token_shards_test.cpp compares what it reads with `expected` (int32)."""
+import os
+import sys
+
+try:
+    import numpy as np
+except ImportError:
+    sys.exit(77)
+
+os.chdir(sys.argv[1])
+draw = np.random.default_rng(1)
+lengths = [int(n) for n in draw.integers(1, 400, size=50)]
+tokens = draw.integers(1, 50000, size=sum(lengths))
+ends = np.cumsum(lengths)
+tokens[ends - 1] = 0  # the separator
+tokens.astype("<i4").tofile("expected")
+np.array(lengths, "<i4").tofile("lengths")
+
+
+def llm_c(path, part, magic, version, dtype):
+    header = np.zeros(256, np.int32)
+    header[:3] = magic, version, len(part)
+    with open(path, "wb") as file:
+        file.write(header.tobytes())
+        file.write(part.astype(dtype).tobytes())
+
+
+cut = len(tokens) // 3
+llm_c("gpt2_000.bin", tokens[:cut], 20240520, 1, np.uint16)
+llm_c("gpt2_001.bin", tokens[cut:], 20240520, 1, np.uint16)
+llm_c("llama3_000.bin", tokens, 20240801, 7, np.uint32)
+tokens.astype(np.uint16).tofile("nano.bin")  # nanoGPT's prepare.py
+tokens.astype(np.uint32).tofile("wide.bin")
+np.save("array16.npy", tokens.astype(np.uint16))
+np.save("array64.npy", tokens.astype(np.int64))
+
+
+def megatron(path, code, dtype):
+    tokens.astype(dtype).tofile(path + ".bin")
+    width = np.dtype(dtype).itemsize
+    begins = np.concatenate([[0], ends[:-1]])
+    with open(path + ".idx", "wb") as file:
+        file.write(b"MMIDIDX\x00\x00")
+        file.write(np.uint64(1).tobytes())
+        file.write(np.uint8(code).tobytes())
+        file.write(np.uint64(len(lengths)).tobytes())
+        file.write(np.uint64(len(lengths) + 1).tobytes())
+        file.write(np.array(lengths, np.int32).tobytes())
+        file.write((begins * width).astype(np.int64).tobytes())
+        file.write(np.arange(len(lengths) + 1, dtype=np.int64).tobytes())
+
+
+megatron("megatron_u16", 8, np.uint16)
+megatron("megatron_i32", 4, np.int32)
+megatron("megatron_i64", 5, np.int64)
+try:
+    from safetensors.numpy import save_file
+    save_file({"tokens": tokens.astype(np.int32), "scale": np.zeros(3, np.float32)}, "tensor.safetensors")
+except ImportError:
+    pass
