@@ -15,6 +15,6 @@ inline constexpr int most_cuda_terms = 256;
 /// then divided by `divisor`. An output may be a term. Returns a cudaError_t.
 [[nodiscard]] int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count,
                                void const* const* terms, int term_count, std::int64_t count, int divisor,
-                               void* stream) noexcept;
+                               void* stream);
 
 }  // namespace trireme::comm::detail
