@@ -1,6 +1,6 @@
-// The kernels of communicators in CUDA's language. A program that uses trireme::cuda compiles this file, with the others
-// that trireme/cuda.cu includes, once with nvcc (the target trireme::cuda does that), and otherwise includes headers
-// only. The kernel itself is in ops/cuda/combine.cuh.
+// The launch functions of communicators in CUDA's language. A program that uses trireme::cuda compiles this file, with
+// the others that trireme/cuda.cu includes, once with nvcc (the target trireme::cuda does that), and otherwise includes
+// headers only. The kernel itself is in ops/cuda/combine.cuh.
 #include <cstdint>
 #include <cstring>
 
