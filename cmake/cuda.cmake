@@ -39,9 +39,11 @@ macro(trireme_find_cuda include)
   if(trireme_has_cuda)
     set(trireme_kernels ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda_kernels.o)
     add_custom_command(OUTPUT ${trireme_kernels} VERBATIM COMMENT "Compiling CUDA kernels"
-      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 ${TRIREME_CUDA_FLAGS} -Xcompiler -fPIC -Werror all-warnings
-              -I${include} -c ${include}/trireme/comm/cuda_kernels.cu -o ${trireme_kernels}
-      DEPENDS ${include}/trireme/comm/cuda_kernels.cu ${include}/trireme/comm/detail/cuda_kernels.hpp)
+      DEPFILE ${trireme_kernels}.d
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 --expt-relaxed-constexpr -fmad=false ${TRIREME_CUDA_FLAGS}
+              -Xcompiler -fPIC -Werror all-warnings -I${include} -MD -MF ${trireme_kernels}.d
+              -c ${include}/trireme/cuda.cu -o ${trireme_kernels}
+      DEPENDS ${include}/trireme/cuda.cu)
     add_library(trireme_cuda_kernels STATIC EXCLUDE_FROM_ALL ${trireme_kernels})
     set_target_properties(trireme_cuda_kernels PROPERTIES LINKER_LANGUAGE CXX)
     set_source_files_properties(${trireme_kernels} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)

@@ -25,24 +25,33 @@ class exact_sum {
   /// Limb i counts units of 2^(32 i - 1074); the last number counts the terms that were not finite.
   static constexpr std::size_t limbs = 67;
 
-  constexpr void add(double term) noexcept {
+  /// What a term adds to three neighbouring numbers of the state, from number `limb` on.
+  struct parts {
+    std::size_t limb;
+    std::int64_t values[3];
+  };
+  [[nodiscard]] static constexpr parts parts_of(double term) noexcept {
     auto const bits = std::bit_cast<std::uint64_t>(term);
     auto const exponent = static_cast<unsigned>(bits >> 52) & 0x7ffU;
-    if (exponent == 0x7ffU) {
-      ++state_[limbs];
-      return;
-    }
+    if (exponent == 0x7ffU) return {limbs - 2, {0, 0, 1}};
     std::uint64_t const fraction = bits & 0xf'ffff'ffff'ffffULL;
     std::uint64_t const mantissa = exponent == 0 ? fraction : fraction | 1ULL << 52;
     unsigned const shift = exponent == 0 ? 0 : exponent - 1;
-    auto const limb = static_cast<std::size_t>(shift / 32);
     // 53 bits, shifted by at most 31, fit in three limbs.
     std::uint64_t const low = (mantissa & 0xffff'ffffU) << (shift % 32);
     std::uint64_t const high = (mantissa >> 32) << (shift % 32);
     std::int64_t const sign = (bits >> 63) != 0 ? -1 : 1;
-    state_[limb] += sign * static_cast<std::int64_t>(low & 0xffff'ffffU);
-    state_[limb + 1] += sign * static_cast<std::int64_t>((low >> 32) + (high & 0xffff'ffffU));
-    state_[limb + 2] += sign * static_cast<std::int64_t>(high >> 32);
+    return {shift / 32,
+            {sign * static_cast<std::int64_t>(low & 0xffff'ffffU),
+             sign * static_cast<std::int64_t>((low >> 32) + (high & 0xffff'ffffU)),
+             sign * static_cast<std::int64_t>(high >> 32)}};
+  }
+
+  constexpr void add(double term) noexcept {
+    auto const more = parts_of(term);
+    state_[more.limb] += more.values[0];
+    state_[more.limb + 1] += more.values[1];
+    state_[more.limb + 2] += more.values[2];
   }
 
   constexpr void add(exact_sum const& other) noexcept {

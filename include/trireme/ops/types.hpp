@@ -12,6 +12,7 @@
 #include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/ops/activation.hpp"
 
 namespace trireme::ops {
 
@@ -51,9 +52,6 @@ inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_
 /// The type of sums of T.
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// gelu: GPT-2's approximation with tanh; gelu_erf: x times the normal distribution function, exact.
-enum class activation { none, gelu, tanh, relu, silu, gelu_erf };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };

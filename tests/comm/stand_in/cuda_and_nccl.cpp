@@ -211,7 +211,7 @@ ncclResult_t ncclGroupEnd() {
 namespace trireme::comm::detail {
 
 int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count, void const* const* terms,
-                 int term_count, std::int64_t count, int divisor, void* on) noexcept {
+                 int term_count, std::int64_t count, int divisor, void* on) {
   std::vector<void*> const to(outputs, outputs + output_count);
   std::vector<void const*> const from(terms, terms + term_count);
   queue(static_cast<cudaStream_t>(on), [=] {

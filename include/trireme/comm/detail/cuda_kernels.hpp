@@ -14,7 +14,6 @@ inline constexpr int most_cuda_terms = 256;
 /// Queues outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order, on `stream` (a cudaStream_t); a mean is
 /// then divided by `divisor`. An output may be a term. Returns a cudaError_t.
 [[nodiscard]] int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count,
-                               void const* const* terms, int term_count, std::int64_t count, int divisor,
-                               void* stream) noexcept;
+                               void const* const* terms, int term_count, std::int64_t count, int divisor, void* stream);
 
 }  // namespace trireme::comm::detail

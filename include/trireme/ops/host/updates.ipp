@@ -2,17 +2,21 @@
 
 #include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/host/updates.hpp"
+#include "trireme/ops/update_constants.hpp"
 
 #define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/update_math.inl"
 #include "trireme/ops/host/detail/updates.inl"
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/update_math.inl"
 #include "trireme/ops/host/detail/updates.inl"
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/update_math.inl"
 #include "trireme/ops/host/detail/updates.inl"
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END

@@ -127,7 +127,7 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       return gelu_derivative(x);
     case activation::tanh: {
       F const y = tanh(x);
-      return F::all(1) - y * y;
+      return fma(F::all(0) - y, y, F::all(1));
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));

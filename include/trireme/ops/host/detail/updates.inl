@@ -17,21 +17,12 @@ template <class M, class G, class P>
 inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, gradient_terms<G, host> const& gradient,
                   std::span<tensor_view<P, host> const> outputs, adamw_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const beta1 = F::all(static_cast<real>(numbers.beta1));
-  F const beta2 = F::all(static_cast<real>(numbers.beta2));
-  F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
-  F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
-  F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
-  F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
+  adamw_step<F> const step(adamw_constants<typename F::real>::of(numbers));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
-    F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
-    F const v = fma(beta2, F::load(second_moment + i, count), rest2 * (g * g));
-    F const direction = m / fma(sqrt(v), correction, epsilon);
-    F const next = fma(step, direction, keep * F::load(value + i, count));
+    F m = F::load(first_moment + i, count);
+    F v = F::load(second_moment + i, count);
+    F const next = step.next(F::load(value + i, count), m, v, g);
     m.store(first_moment + i, count);
     v.store(second_moment + i, count);
     next.store(value + i, count);
@@ -43,21 +34,19 @@ template <class M, class G, class P>
 inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> const& gradient,
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
-  F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = !exactly_equal(numbers.momentum, 0);
-  bool const nesterov = numbers.nesterov;
+  auto const constants = sgd_constants<typename F::real>::of(numbers);
+  sgd_step<F> const step(constants);
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);
-    F g = fma(decay, before, summed_gradient<F>(gradient, i, count));
-    if (moving) {
-      F const v = fma(momentum, F::load(velocity + i, count), g);
+    F const g = step.decayed(before, summed_gradient<F>(gradient, i, count));
+    F next;
+    if (constants.moving) {
+      F v = F::load(velocity + i, count);
+      next = step.moved(before, v, g, constants.nesterov);
       v.store(velocity + i, count);
-      g = nesterov ? fma(momentum, v, g) : v;
+    } else {
+      next = step.next(before, g);
     }
-    F const next = fma(rate, g, before);
     next.store(value + i, count);
     for (auto const& output : outputs) next.store(raw(output) + i, count);
   })

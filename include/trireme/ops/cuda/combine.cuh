@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "trireme/core/extremes.hpp"
+#include "trireme/ops/cuda/device.hpp"
+#include "trireme/ops/cuda/packs.cuh"
+
+// The kernel that combines the terms of several ranks in the order of the ranks. Its results have the bits of the
+// host's: sums of bfloat16 and float16 in float and rounded once, integers wrap, and max and min compare as
+// core/extremes.hpp says. (If a sum is NaN, its payload depends on the processor.)
+
+namespace trireme::ops::detail::device {
+
+enum class combination { sum, max, min, mean };
+
+/// The most terms, and the most outputs, of one launch.
+inline constexpr int most_terms = 256;
+
+struct terms_and_outputs {
+  void* outputs[most_terms];
+  void const* terms[most_terms];
+  int output_count;
+  int term_count;
+};
+
+template <combination How, class T>
+inline constexpr bool compares_keys =
+    (How == combination::max || How == combination::min) && !std::is_integral_v<T>;
+
+/// The number in which terms are combined: float for storage types, the ordered key of a floating-point number for max
+/// and min, else the number itself.
+template <combination How, class T>
+__device__ __forceinline__ auto opened(T x) {
+  if constexpr (compares_keys<How, T>)
+    return extreme_order<T>::template key_of<How == combination::max>(x);
+  else if constexpr (std::is_integral_v<T>)
+    return x;
+  else
+    return wide(x);
+}
+template <combination How, class T, class Total>
+__device__ __forceinline__ T closed(Total total, int divisor) {
+  if constexpr (compares_keys<How, T>)
+    return extreme_order<T>::template number_of<How == combination::max>(total);
+  else if constexpr (std::is_integral_v<T>)
+    return total;
+  else if constexpr (How == combination::mean)
+    return narrow<T>(quotient(total, static_cast<Total>(divisor)));
+  else
+    return narrow<T>(total);
+}
+template <combination How, class Total>
+__device__ __forceinline__ Total combined(Total a, Total b) {
+  if constexpr (How == combination::max)
+    return a < b ? b : a;
+  else if constexpr (How == combination::min)
+    return b < a ? b : a;
+  else if constexpr (std::is_integral_v<Total>)
+    return static_cast<Total>(a + b);
+  else
+    return sum(a, b);
+}
+
+/// outputs[.][i] = terms[0][i] op terms[1][i] op ... Elements before `head` and the last few are handled one by one,
+/// the rest in packs of 16 bytes. An output may be a term.
+template <class T, combination How>
+__global__ void __launch_bounds__(block_threads)
+    combine(terms_and_outputs const all, std::int64_t head, std::int64_t count, int divisor) {
+  constexpr int width = 16 / sizeof(T);
+  using P = pack<T, width>;
+  using total_type = decltype(opened<How>(T{}));
+  auto const thread = first_task();
+  auto const threads = all_tasks();
+  std::int64_t const packs = (count - head) / width;
+  for (std::int64_t p = thread; p < packs; p += threads) {
+    std::int64_t const at = head + p * width;
+    P const first = *reinterpret_cast<P const*>(static_cast<T const*>(all.terms[0]) + at);
+    total_type total[width];
+    TRIREME_DEVICE_UNROLL
+    for (int i = 0; i < width; ++i) total[i] = opened<How>(first.values[i]);
+    for (int term = 1; term < all.term_count; ++term) {
+      P const next = *reinterpret_cast<P const*>(static_cast<T const*>(all.terms[term]) + at);
+      TRIREME_DEVICE_UNROLL
+      for (int i = 0; i < width; ++i) total[i] = combined<How>(total[i], opened<How>(next.values[i]));
+    }
+    P result;
+    TRIREME_DEVICE_UNROLL
+    for (int i = 0; i < width; ++i) result.values[i] = closed<How, T>(total[i], divisor);
+    for (int output = 0; output < all.output_count; ++output)
+      *reinterpret_cast<P*>(static_cast<T*>(all.outputs[output]) + at) = result;
+  }
+  std::int64_t const tail = head + packs * width;
+  std::int64_t const singles = head + (count - tail);
+  for (std::int64_t s = thread; s < singles; s += threads) {
+    std::int64_t const at = s < head ? s : tail + (s - head);
+    total_type total = opened<How>(static_cast<T const*>(all.terms[0])[at]);
+    for (int term = 1; term < all.term_count; ++term)
+      total = combined<How>(total, opened<How>(static_cast<T const*>(all.terms[term])[at]));
+    T const result = closed<How, T>(total, divisor);
+    for (int output = 0; output < all.output_count; ++output) static_cast<T*>(all.outputs[output])[at] = result;
+  }
+}
+
+/// The number of elements before all buffers are aligned to 16 bytes; `count` if they are never aligned together.
+template <class T>
+std::int64_t elements_before_packs(terms_and_outputs const& all, std::int64_t count) {
+  auto const place = [](void const* address) { return reinterpret_cast<std::uintptr_t>(address) % 16; };
+  auto const common = place(all.terms[0]);
+  for (int i = 0; i < all.term_count; ++i)
+    if (place(all.terms[i]) != common) return count;
+  for (int i = 0; i < all.output_count; ++i)
+    if (place(all.outputs[i]) != common) return count;
+  auto const head = static_cast<std::int64_t>((16 - common) % 16 / sizeof(T));
+  return head < count ? head : count;
+}
+
+template <class T, combination How>
+[[nodiscard]] int launch_combine(terms_and_outputs const& all, std::int64_t count, int divisor, void* stream) {
+  auto const head = elements_before_packs<T>(all, count);
+  auto const packs = (count - head) / static_cast<std::int64_t>(16 / sizeof(T));
+  return run("combine", &combine<T, How>, blocks_for(packs > head ? packs : head), block_threads, stream, all, head,
+             count, divisor);
+}
+
+}  // namespace trireme::ops::detail::device

@@ -1,0 +1,232 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "trireme/core/dtype.hpp"
+
+// What kernels may use of a device: every intrinsic and every line of PTX is here, and nowhere else. Kernels are
+// written once, in CUDA's language, in the .cuh files of this folder. nvcc compiles them for a GPU. In this library's
+// tests g++ and clang++ compile the same files for a stand-in, in which each thread of a kernel is a fibre of the CPU;
+// the stand-in is included first and defines TRIREME_SIMT. For any other compiler this header is empty.
+
+#if defined(__CUDACC__)
+
+#if !defined(__CUDACC_RELAXED_CONSTEXPR__)
+#error "trireme: compile the kernels with --expt-relaxed-constexpr: they share constexpr functions with the host"
+#endif
+#if defined(__USE_FAST_MATH__) || defined(__CUDA_FTZ)
+#error "trireme: compile the kernels without -use_fast_math and -ftz=true, which change results"
+#endif
+#include <cuda_runtime.h>
+
+#if CUDART_VERSION < 12010
+#error "trireme: the kernels take 4 KB of arguments, which needs CUDA 12.1"
+#endif
+
+namespace trireme::ops::detail::device {
+
+/// Lanes of a warp, and a set of them.
+inline constexpr int warp_width = 32;
+using lane_mask = std::uint32_t;
+inline constexpr lane_mask all_lanes = 0xFFFFFFFFU;
+
+/// The threads of a block wait for each other; what they have written is then seen by all of them.
+__device__ __forceinline__ void sync_block() { __syncthreads(); }
+/// The same among the lanes of a warp.
+__device__ __forceinline__ void sync_warp(lane_mask mask = all_lanes) { __syncwarp(mask); }
+/// The x of the lane whose number differs by the bits of `by`. Orders no memory.
+template <class T>
+__device__ __forceinline__ T shuffle_xor(T x, int by, lane_mask mask = all_lanes) {
+  return __shfl_xor_sync(mask, x, by);
+}
+/// The lanes whose condition holds.
+__device__ __forceinline__ lane_mask ballot(bool condition, lane_mask mask = all_lanes) {
+  return __ballot_sync(mask, condition);
+}
+/// Adds to an integer that other threads add to. Integers only: their sums have no order.
+__device__ __forceinline__ void atomic_add(unsigned long long& to, unsigned long long x) { atomicAdd(&to, x); }
+__device__ __forceinline__ void atomic_or(unsigned& to, unsigned bits) { atomicOr(&to, bits); }
+
+/// An array of the block, the same for all calls with the same type and number in a kernel.
+template <class T, int Number = 0>
+__device__ __forceinline__ T& block_shared() {
+  __shared__ T array;
+  return array;
+}
+
+// Arithmetic that is rounded once to nearest, and that no compiler contracts: the results are the host's bits.
+__device__ __forceinline__ float sum(float a, float b) { return __fadd_rn(a, b); }
+__device__ __forceinline__ double sum(double a, double b) { return __dadd_rn(a, b); }
+__device__ __forceinline__ float difference(float a, float b) { return __fsub_rn(a, b); }
+__device__ __forceinline__ double difference(double a, double b) { return __dsub_rn(a, b); }
+__device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double product(double a, double b) { return __dmul_rn(a, b); }
+__device__ __forceinline__ float quotient(float a, float b) { return __fdiv_rn(a, b); }
+__device__ __forceinline__ double quotient(double a, double b) { return __ddiv_rn(a, b); }
+__device__ __forceinline__ float root(float a) { return __fsqrt_rn(a); }
+__device__ __forceinline__ double root(double a) { return __dsqrt_rn(a); }
+__device__ __forceinline__ float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ __forceinline__ double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
+__device__ __forceinline__ float float_of(std::uint32_t bits) { return __uint_as_float(bits); }
+
+/// The number as float (double stays double), and back, rounded to nearest even.
+__device__ __forceinline__ float wide(float x) { return x; }
+__device__ __forceinline__ double wide(double x) { return x; }
+__device__ __forceinline__ float wide(bfloat16 x) { return float_of(static_cast<std::uint32_t>(x.bits) << 16); }
+__device__ __forceinline__ float wide(float16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+template <class T>
+__device__ __forceinline__ T narrow(float x) {
+  if constexpr (std::is_same_v<T, float16>) {
+    T y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  } else {
+    return static_cast<T>(x);
+  }
+}
+template <class T>
+__device__ __forceinline__ T narrow(double x) {
+  if constexpr (storage_float<T>)
+    return narrow<T>(static_cast<float>(x));
+  else
+    return static_cast<T>(x);
+}
+
+/// Queues a kernel on `stream`, a cudaStream_t. Returns a cudaError_t. The name is that of the kernel in reports.
+template <class... Parameters, class... Arguments>
+[[nodiscard]] int run(char const* /*name*/, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
+                      void* stream, Arguments const&... arguments) {
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, static_cast<cudaStream_t>(stream)>>>(
+      arguments...);
+  return cudaGetLastError();
+}
+
+/// Enough blocks to fill the device a few times over.
+inline std::int64_t most_blocks() noexcept {
+  static int const blocks = [] {
+    int device = 0;
+    int processors = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+      return 1024;
+    return processors * 8;
+  }();
+  return blocks;
+}
+
+inline constexpr int launch_succeeded = cudaSuccess;
+inline constexpr int launch_refused = cudaErrorInvalidValue;
+
+}  // namespace trireme::ops::detail::device
+
+#elif defined(TRIREME_SIMT)
+
+#if !defined(__device__)
+#define __device__
+#endif
+#if !defined(__global__)
+#define __global__
+#endif
+#if !defined(__forceinline__)
+#define __forceinline__ inline
+#endif
+#if !defined(__launch_bounds__)
+#define __launch_bounds__(...)
+#endif
+#define threadIdx (::simt::here().thread())
+#define blockIdx (::simt::here().block())
+#define blockDim (::simt::here().block_extent())
+#define gridDim (::simt::here().grid())
+
+namespace trireme::ops::detail::device {
+
+using simt::all_lanes;
+using simt::lane_mask;
+using simt::warp_width;
+
+inline void sync_block(char const* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  simt::here().barrier({"sync_block", file, line});
+}
+inline void sync_warp(lane_mask mask = all_lanes, char const* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  simt::here().warp_barrier(mask, {"sync_warp", file, line});
+}
+template <class T>
+inline T shuffle_xor(T x, int by, lane_mask mask = all_lanes, char const* file = __builtin_FILE(),
+                     int line = __builtin_LINE()) {
+  return simt::here().exchange(x, simt::here().lane() ^ by, mask, {"shuffle_xor", file, line});
+}
+inline lane_mask ballot(bool condition, lane_mask mask = all_lanes, char const* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) {
+  return simt::here().ballot(condition, mask, {"ballot", file, line});
+}
+inline void atomic_add(unsigned long long& to, unsigned long long x) { __atomic_fetch_add(&to, x, __ATOMIC_RELAXED); }
+inline void atomic_or(unsigned& to, unsigned bits) { __atomic_fetch_or(&to, bits, __ATOMIC_RELAXED); }
+template <class T, int Number = 0>
+inline T& block_shared() {
+  return simt::shared<T, Number>();
+}
+
+template <class T>
+inline T sum(T a, T b) {
+  return a + b;
+}
+template <class T>
+inline T difference(T a, T b) {
+  return a - b;
+}
+template <class T>
+inline T product(T a, T b) {
+  return a * b;
+}
+template <class T>
+inline T quotient(T a, T b) {
+  return a / b;
+}
+template <class T>
+inline T root(T a) {
+  return std::sqrt(a);
+}
+template <class T>
+inline T fused(T a, T b, T c) {
+  return std::fma(a, b, c);
+}
+inline float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+
+inline float wide(float x) { return x; }
+inline double wide(double x) { return x; }
+inline float wide(bfloat16 x) { return static_cast<float>(x); }
+inline float wide(float16 x) { return static_cast<float>(x); }
+template <class T>
+inline T narrow(float x) {
+  return static_cast<T>(x);
+}
+template <class T>
+inline T narrow(double x) {
+  if constexpr (storage_float<T>)
+    return T(static_cast<float>(x));
+  else
+    return static_cast<T>(x);
+}
+
+/// Runs the kernel and returns when it is done. What it does wrong is thrown as simt::error.
+template <class... Parameters, class... Arguments>
+[[nodiscard]] int run(char const* name, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
+                      void* /*stream*/, Arguments const&... arguments) {
+  simt::here().launch(name, static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
+                      [&] { kernel(arguments...); });
+  return 0;
+}
+inline std::int64_t most_blocks() noexcept { return 3; }  // fewer than the work, so that loops over it are run
+
+inline constexpr int launch_succeeded = 0;
+inline constexpr int launch_refused = 1;
+
+}  // namespace trireme::ops::detail::device
+
+#endif

@@ -1,0 +1,233 @@
+// The bodies of the functions of ops/cuda/launch.hpp, compiled by the nvcc of the user as a part of trireme::cuda.
+#include "trireme/ops/cuda/launch.hpp"
+
+#include <cmath>
+#include <cstdint>
+
+#include "trireme/ops/cuda/elements.cuh"
+#include "trireme/ops/cuda/reductions.cuh"
+#include "trireme/ops/cuda/updates.cuh"
+
+namespace trireme::ops::cuda_kernels {
+
+namespace device = detail::device;
+
+namespace {
+
+/// Calls f(T{}) with the floating-point type.
+template <class F>
+int for_floats(dtype of, F&& f) {
+  switch (of) {
+    case dtype::f64:
+      return f(double{});
+    case dtype::f32:
+      return f(float{});
+    case dtype::bf16:
+      return f(bfloat16{});
+    case dtype::f16:
+      return f(float16{});
+    default:
+      return device::launch_refused;
+  }
+}
+/// Calls f(Bits{}) with the unsigned integer of so many bytes.
+template <class F>
+int for_bits(std::size_t bytes, F&& f) {
+  switch (bytes) {
+    case 1:
+      return f(std::uint8_t{});
+    case 2:
+      return f(std::uint16_t{});
+    case 4:
+      return f(std::uint32_t{});
+    case 8:
+      return f(std::uint64_t{});
+    default:
+      return device::launch_refused;
+  }
+}
+/// Calls f(M{}, G{}, P{}) with the types of an update: values of float with terms and outputs of float or of 16 bits,
+/// or all of double.
+template <class F>
+int for_update(update_call const& call, F&& f) {
+  if (call.value_type == dtype::f64) {
+    if (call.gradient_type != dtype::f64 || call.output_type != dtype::f64) return device::launch_refused;
+    return f(double{}, double{}, double{});
+  }
+  if (call.value_type != dtype::f32) return device::launch_refused;
+  return for_floats(call.gradient_type, [&]<class G>(G g) {
+    return for_floats(call.output_type, [&]<class P>(P p) {
+      if constexpr (std::is_same_v<G, double> || std::is_same_v<P, double>)
+        return device::launch_refused;
+      else
+        return f(float{}, g, p);
+    });
+  });
+}
+
+template <int Width, class... T>
+device::pack_start start_of(T const*... tensors) {
+  device::pack_start start;
+  (start.of<Width>(tensors), ...);
+  return start;
+}
+template <class T>
+T* as(void* address) {
+  return static_cast<T*>(address);
+}
+template <class T>
+T const* as(void const* address) {
+  return static_cast<T const*>(address);
+}
+
+int tensors_of(update_call const& call, device::update_tensors& all) {
+  if (call.term_count < 0 || call.term_count > device::most_gradient_terms || call.output_count < 0 ||
+      call.output_count > device::most_update_outputs)
+    return device::launch_refused;
+  for (int t = 0; t < call.term_count; ++t) all.terms[t] = call.terms[t];
+  for (int o = 0; o < call.output_count; ++o) all.outputs[o] = call.outputs[o];
+  all.term_count = call.term_count;
+  all.output_count = call.output_count;
+  all.scale = call.scale;
+  return device::launch_succeeded;
+}
+
+}  // namespace
+
+int fill(handle stream, void* y, std::size_t bytes_of_element, std::uint64_t bits, std::int64_t n) {
+  return for_bits(bytes_of_element, [&]<class Bits>(Bits) {
+    device::filling<Bits> const work{as<Bits>(y), static_cast<Bits>(bits)};
+    return device::launch_elements("fill", work, start_of<work.width>(work.y), n, stream);
+  });
+}
+int copy(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n) {
+  return for_floats(to, [&]<class T>(T) {
+    return for_floats(from, [&]<class U>(U) {
+      device::copying<T, U> const work{as<T>(y), as<U>(x)};
+      return device::launch_elements("copy", work, start_of<work.width>(work.y, work.x), n, stream);
+    });
+  });
+}
+int copy_columns(handle stream, dtype to, void* y, std::int64_t y_row, dtype from, void const* x, std::int64_t x_row,
+                 std::int64_t rows, std::int64_t columns) {
+  return for_floats(to, [&]<class T>(T) {
+    return for_floats(from, [&]<class U>(U) {
+      device::copying_columns<T, U> const work{as<T>(y), as<U>(x), y_row, x_row, columns};
+      return device::launch_elements("copy_columns", work, {}, rows * columns, stream);
+    });
+  });
+}
+int accumulate(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n, double weight) {
+  return for_floats(to, [&]<class T>(T) {
+    return for_floats(from, [&]<class U>(U) {
+      using work_type = device::accumulating<T, U>;
+      work_type const work{as<T>(y), as<U>(x), static_cast<typename work_type::real>(weight)};
+      return device::launch_elements("accumulate", work, start_of<work.width>(work.y, work.x), n, stream);
+    });
+  });
+}
+int scale(handle stream, dtype of, void* y, std::int64_t n, double factor) {
+  return for_floats(of, [&]<class T>(T) {
+    using work_type = device::scaling<T>;
+    work_type const work{as<T>(y), static_cast<typename work_type::real>(factor)};
+    return device::launch_elements("scale", work, start_of<work.width>(work.y), n, stream);
+  });
+}
+int elementwise_product(handle stream, dtype of, void* y, void const* a, void const* b, std::int64_t n) {
+  return for_floats(of, [&]<class T>(T) {
+    device::multiplying<T> const work{as<T>(y), as<T>(a), as<T>(b)};
+    return device::launch_elements("elementwise_product", work, start_of<work.width>(work.y, work.a, work.b), n,
+                                   stream);
+  });
+}
+int activate(handle stream, dtype of, void* y, void const* x, std::int64_t n, activation act) {
+  return for_floats(of, [&]<class T>(T) {
+    device::activating<T> const work{as<T>(y), as<T>(x), act};
+    return device::launch_elements("activate", work, start_of<work.width>(work.y, work.x), n, stream);
+  });
+}
+int activate_backward(handle stream, dtype of, void* dx, void const* dy, void const* x, std::int64_t n,
+                      activation act) {
+  return for_floats(of, [&]<class T>(T) {
+    device::activating_backward<T> const work{as<T>(dx), as<T>(dy), as<T>(x), act};
+    return device::launch_elements("activate_backward", work, start_of<work.width>(work.dx, work.dy, work.x), n,
+                                   stream);
+  });
+}
+int dropout(handle stream, dtype of, void* y, std::int64_t n, std::int64_t position, double probability,
+            random_key key, std::uint32_t site, std::uint64_t sample) {
+  if (n == 0) return device::launch_succeeded;
+  return for_floats(of, [&]<class T>(T) {
+    using work_type = device::dropping<T>;
+    work_type const work{as<T>(y),
+                         n,
+                         position,
+                         key,
+                         site,
+                         sample,
+                         static_cast<float>(std::lround(probability * 0x1p24)),
+                         static_cast<typename work_type::real>(1 / (1 - probability))};
+    auto const blocks = (position + n + 3) / 4 - position / 4;
+    return device::launch_elements("dropout", work, {}, blocks, stream);
+  });
+}
+
+int hash(handle stream, std::size_t bytes_of_element, void const* x, std::int64_t n, std::uint64_t name,
+         std::uint64_t first, unsigned long long* total) {
+  if (n == 0) return device::launch_succeeded;
+  return for_bits(bytes_of_element, [&]<class Bits>(Bits) {
+    return device::run("hash", &device::hash_elements<Bits>, device::blocks_for(n), device::block_threads, stream,
+                       as<Bits>(x), n, name, first, total);
+  });
+}
+int find_non_finite(handle stream, dtype of, void const* x, std::int64_t n, unsigned* flag) {
+  if (n == 0) return device::launch_succeeded;
+  auto const look = [&]<class Bits>(Bits exponent) {
+    return device::run("finite", &device::find_non_finite<Bits>, device::blocks_for(n), device::block_threads, stream,
+                       as<Bits>(x), n, exponent, flag);
+  };
+  switch (of) {
+    case dtype::f64:
+      return look(std::uint64_t{0x7ff0'0000'0000'0000ULL});
+    case dtype::f32:
+      return look(std::uint32_t{0x7f80'0000U});
+    case dtype::bf16:
+      return look(std::uint16_t{0x7f80U});
+    case dtype::f16:
+      return look(std::uint16_t{0x7c00U});
+    default:
+      return device::launch_refused;
+  }
+}
+int sum_of_squares(handle stream, dtype of, void const* x, std::int64_t n, std::int64_t* state) {
+  if (n == 0) return device::launch_succeeded;
+  auto const launch = [&]<class T>(T) {
+    return device::run("sum_of_squares", &device::sum_squares<T>, device::blocks_for((n + 63) / 64),
+                       device::block_threads, stream, as<T>(x), n, reinterpret_cast<unsigned long long*>(state));
+  };
+  if (of == dtype::f32) return launch(float{});
+  if (of == dtype::f64) return launch(double{});
+  return device::launch_refused;
+}
+
+int adamw(handle stream, update_call const& call, void* first, void* second, adamw_numbers const& how) {
+  if (call.n == 0) return device::launch_succeeded;
+  device::update_tensors all;  // unset entries are not read
+  if (auto const code = tensors_of(call, all); code != device::launch_succeeded) return code;
+  return for_update(call, [&]<class M, class G, class P>(M, G, P) {
+    return device::run("adamw", &device::adamw<M, G, P>, device::blocks_for(call.n), device::block_threads, stream,
+                       as<M>(call.value), as<M>(first), as<M>(second), call.n, all,
+                       detail::adamw_constants<M>::of(how));
+  });
+}
+int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers const& how) {
+  if (call.n == 0) return device::launch_succeeded;
+  device::update_tensors all;  // unset entries are not read
+  if (auto const code = tensors_of(call, all); code != device::launch_succeeded) return code;
+  return for_update(call, [&]<class M, class G, class P>(M, G, P) {
+    return device::run("sgd", &device::sgd<M, G, P>, device::blocks_for(call.n), device::block_threads, stream,
+                       as<M>(call.value), as<M>(velocity), call.n, all, detail::sgd_constants<M>::of(how));
+  });
+}
+
+}  // namespace trireme::ops::cuda_kernels

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/contract/numerics.hpp"
+#include "trireme/core/dtype.hpp"
+#include "trireme/ops/types.hpp"
+
+// The kernels of a CUDA device behind plain functions, which any compiler reads; ops/cuda/kernels.cu has their bodies.
+// Each queues its work on `stream` (a cudaStream_t) and returns a cudaError_t: 0 if it is queued. Element types that a
+// function does not take are refused with an invalid value.
+
+namespace trireme::ops::cuda_kernels {
+
+using handle = void*;
+
+/// y[i] = the element with these bits.
+[[nodiscard]] int fill(handle stream, void* y, std::size_t bytes_of_element, std::uint64_t bits, std::int64_t n);
+/// y[i] = x[i], converted between floating-point types.
+[[nodiscard]] int copy(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n);
+/// y[row * y_row + c] = x[row * x_row + c] for c < columns, converted.
+[[nodiscard]] int copy_columns(handle stream, dtype to, void* y, std::int64_t y_row, dtype from, void const* x,
+                               std::int64_t x_row, std::int64_t rows, std::int64_t columns);
+/// y[i] += weight * x[i]; with a weight of 1 the kernel of add().
+[[nodiscard]] int accumulate(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n,
+                             double weight);
+[[nodiscard]] int scale(handle stream, dtype of, void* y, std::int64_t n, double factor);
+[[nodiscard]] int elementwise_product(handle stream, dtype of, void* y, void const* a, void const* b, std::int64_t n);
+[[nodiscard]] int activate(handle stream, dtype of, void* y, void const* x, std::int64_t n, activation act);
+[[nodiscard]] int activate_backward(handle stream, dtype of, void* dx, void const* dy, void const* x, std::int64_t n,
+                                    activation act);
+/// Dropout of n numbers of one sample from its number `position` on.
+[[nodiscard]] int dropout(handle stream, dtype of, void* y, std::int64_t n, std::int64_t position, double probability,
+                          random_key key, std::uint32_t site, std::uint64_t sample);
+
+/// Adds the hash of n elements (hash_element, from index `first` on) to *total, in device memory.
+[[nodiscard]] int hash(handle stream, std::size_t bytes_of_element, void const* x, std::int64_t n, std::uint64_t name,
+                       std::uint64_t first, unsigned long long* total);
+/// Sets *flag, in device memory, to 1 if an element is infinite or NaN.
+[[nodiscard]] int find_non_finite(handle stream, dtype of, void const* x, std::int64_t n, unsigned* flag);
+/// Adds the sum of squares of each block of 1024 elements to the integers of an exact_sum in device memory; float and
+/// double.
+[[nodiscard]] int sum_of_squares(handle stream, dtype of, void const* x, std::int64_t n, std::int64_t* state);
+
+/// The tensors of one step of an optimizer: those that it changes, of the type `value_type` (float or double), the
+/// terms of the gradient, and the outputs that get the new values.
+struct update_call {
+  dtype value_type = dtype::f32;
+  void* value = nullptr;
+  std::int64_t n = 0;
+  dtype gradient_type = dtype::f32;
+  void const* const* terms = nullptr;
+  int term_count = 0;  ///< at most 256
+  double scale = 1;    ///< of the sum of the terms
+  dtype output_type = dtype::f32;
+  void* const* outputs = nullptr;
+  int output_count = 0;  ///< at most 16
+};
+[[nodiscard]] int adamw(handle stream, update_call const& call, void* first, void* second, adamw_numbers const& how);
+[[nodiscard]] int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers const& how);
+
+}  // namespace trireme::ops::cuda_kernels
