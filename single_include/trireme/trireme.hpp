@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 43c89fb5a7e358ff260fe561ac256a343f9975ce8d488a8b37b4b5c422800a02
+// SHA-256 of the sources: f7b35686bfcd0829fb51ddea44e199ab9ba3c4d4e4e343d06ffc7e8ab70afd5f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1873,24 +1873,33 @@ class exact_sum {
   /// Limb i counts units of 2^(32 i - 1074); the last number counts the terms that were not finite.
   static constexpr std::size_t limbs = 67;
 
-  constexpr void add(double term) noexcept {
+  /// What a term adds to three neighbouring numbers of the state, from number `limb` on.
+  struct parts {
+    std::size_t limb;
+    std::int64_t values[3];
+  };
+  [[nodiscard]] static constexpr parts parts_of(double term) noexcept {
     auto const bits = std::bit_cast<std::uint64_t>(term);
     auto const exponent = static_cast<unsigned>(bits >> 52) & 0x7ffU;
-    if (exponent == 0x7ffU) {
-      ++state_[limbs];
-      return;
-    }
+    if (exponent == 0x7ffU) return {limbs - 2, {0, 0, 1}};
     std::uint64_t const fraction = bits & 0xf'ffff'ffff'ffffULL;
     std::uint64_t const mantissa = exponent == 0 ? fraction : fraction | 1ULL << 52;
     unsigned const shift = exponent == 0 ? 0 : exponent - 1;
-    auto const limb = static_cast<std::size_t>(shift / 32);
     // 53 bits, shifted by at most 31, fit in three limbs.
     std::uint64_t const low = (mantissa & 0xffff'ffffU) << (shift % 32);
     std::uint64_t const high = (mantissa >> 32) << (shift % 32);
     std::int64_t const sign = (bits >> 63) != 0 ? -1 : 1;
-    state_[limb] += sign * static_cast<std::int64_t>(low & 0xffff'ffffU);
-    state_[limb + 1] += sign * static_cast<std::int64_t>((low >> 32) + (high & 0xffff'ffffU));
-    state_[limb + 2] += sign * static_cast<std::int64_t>(high >> 32);
+    return {shift / 32,
+            {sign * static_cast<std::int64_t>(low & 0xffff'ffffU),
+             sign * static_cast<std::int64_t>((low >> 32) + (high & 0xffff'ffffU)),
+             sign * static_cast<std::int64_t>(high >> 32)}};
+  }
+
+  constexpr void add(double term) noexcept {
+    auto const more = parts_of(term);
+    state_[more.limb] += more.values[0];
+    state_[more.limb + 1] += more.values[1];
+    state_[more.limb + 2] += more.values[2];
   }
 
   constexpr void add(exact_sum const& other) noexcept {
@@ -2311,6 +2320,14 @@ struct dropout_site {
 
 }  // namespace trireme
 
+// ---- trireme/ops/activation.hpp
+namespace trireme::ops {
+
+/// gelu: GPT-2's approximation with tanh; gelu_erf: x times the normal distribution function, exact.
+enum class activation { none, gelu, tanh, relu, silu, gelu_erf };
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/types.hpp (goes on)
 namespace trireme::ops {
 
@@ -2350,9 +2367,6 @@ inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_
 /// The type of sums of T.
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// gelu: GPT-2's approximation with tanh; gelu_erf: x times the normal distribution function, exact.
-enum class activation { none, gelu, tanh, relu, silu, gelu_erf };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
@@ -3432,7 +3446,7 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       return gelu_derivative(x);
     case activation::tanh: {
       F const y = tanh(x);
-      return F::all(1) - y * y;
+      return fma(F::all(0) - y, y, F::all(1));
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
@@ -3586,7 +3600,7 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       return gelu_derivative(x);
     case activation::tanh: {
       F const y = tanh(x);
-      return F::all(1) - y * y;
+      return fma(F::all(0) - y, y, F::all(1));
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
@@ -3741,7 +3755,7 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       return gelu_derivative(x);
     case activation::tanh: {
       F const y = tanh(x);
-      return F::all(1) - y * y;
+      return fma(F::all(0) - y, y, F::all(1));
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
@@ -10086,7 +10100,8 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
 /// Not required  copying, an order, randomness: the sampler chooses the order of samples.
-/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows.
+/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows,
+///           data::token_shard_windows, data::array_file_samples.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
@@ -23891,8 +23906,86 @@ struct host_updates {
 
 }  // namespace trireme::ops
 
-// ---- trireme/ops/host/updates.ipp
+// ---- trireme/ops/update_constants.hpp
+namespace trireme::ops::detail {
+
+/// The constants of one step of AdamW and of SGD, in the type in which it is computed: the same for every element, so
+/// that they are formed once, on the host.
+template <class Real>
+struct adamw_constants {
+  Real beta1, beta2, rest1, rest2, step, correction, epsilon, keep;
+
+  template <class Numbers>
+  [[nodiscard]] static adamw_constants of(Numbers const& numbers) {
+    return {static_cast<Real>(numbers.beta1),
+            static_cast<Real>(numbers.beta2),
+            static_cast<Real>(1 - numbers.beta1),
+            static_cast<Real>(1 - numbers.beta2),
+            static_cast<Real>(-numbers.learning_rate / numbers.correction1),
+            static_cast<Real>(1 / std::sqrt(numbers.correction2)),
+            static_cast<Real>(numbers.epsilon),
+            static_cast<Real>(1 - numbers.learning_rate * numbers.weight_decay)};
+  }
+};
+template <class Real>
+struct sgd_constants {
+  Real rate, momentum, decay;
+  bool moving, nesterov;
+
+  template <class Numbers>
+  [[nodiscard]] static sgd_constants of(Numbers const& numbers) {
+    return {static_cast<Real>(-numbers.learning_rate), static_cast<Real>(numbers.momentum),
+            static_cast<Real>(numbers.weight_decay), !exactly_equal(numbers.momentum, 0), numbers.nesterov};
+  }
+};
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/updates.ipp (goes on)
 #define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/update_math.inl
+// The formulas of optimizer steps on lanes; included once for each CPU level (see simd.hpp), and for devices.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class F>
+struct adamw_step {
+  F beta1, beta2, rest1, rest2, step, correction, epsilon, keep;
+
+  explicit TRIREME_INLINE adamw_step(adamw_constants<typename F::real> const& c)
+      : beta1(F::all(c.beta1)),
+        beta2(F::all(c.beta2)),
+        rest1(F::all(c.rest1)),
+        rest2(F::all(c.rest2)),
+        step(F::all(c.step)),
+        correction(F::all(c.correction)),
+        epsilon(F::all(c.epsilon)),
+        keep(F::all(c.keep)) {}
+  /// The next value, and the next moments m and v.
+  TRIREME_INLINE F next(F value, F& m, F& v, F g) const {
+    m = fma(beta1, m, rest1 * g);
+    v = fma(beta2, v, rest2 * (g * g));
+    F const direction = m / fma(sqrt(v), correction, epsilon);
+    return fma(step, direction, keep * value);
+  }
+};
+
+template <class F>
+struct sgd_step {
+  F rate, momentum, decay;
+
+  explicit TRIREME_INLINE sgd_step(sgd_constants<typename F::real> const& c)
+      : rate(F::all(c.rate)), momentum(F::all(c.momentum)), decay(F::all(c.decay)) {}
+  TRIREME_INLINE F decayed(F value, F g) const { return fma(decay, value, g); }
+  TRIREME_INLINE F next(F value, F g) const { return fma(rate, g, value); }
+  /// With momentum: v becomes the next velocity.
+  TRIREME_INLINE F moved(F value, F& v, F g, bool nesterov) const {
+    v = fma(momentum, v, g);
+    return next(value, nesterov ? fma(momentum, v, g) : v);
+  }
+};
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
 
 // ---- trireme/ops/host/detail/updates.inl
 // Optimizer steps; included once for each CPU level (see simd.hpp).
@@ -23914,21 +24007,12 @@ template <class M, class G, class P>
 inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, gradient_terms<G, host> const& gradient,
                   std::span<tensor_view<P, host> const> outputs, adamw_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const beta1 = F::all(static_cast<real>(numbers.beta1));
-  F const beta2 = F::all(static_cast<real>(numbers.beta2));
-  F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
-  F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
-  F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
-  F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
+  adamw_step<F> const step(adamw_constants<typename F::real>::of(numbers));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
-    F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
-    F const v = fma(beta2, F::load(second_moment + i, count), rest2 * (g * g));
-    F const direction = m / fma(sqrt(v), correction, epsilon);
-    F const next = fma(step, direction, keep * F::load(value + i, count));
+    F m = F::load(first_moment + i, count);
+    F v = F::load(second_moment + i, count);
+    F const next = step.next(F::load(value + i, count), m, v, g);
     m.store(first_moment + i, count);
     v.store(second_moment + i, count);
     next.store(value + i, count);
@@ -23940,21 +24024,19 @@ template <class M, class G, class P>
 inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> const& gradient,
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
-  F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = !exactly_equal(numbers.momentum, 0);
-  bool const nesterov = numbers.nesterov;
+  auto const constants = sgd_constants<typename F::real>::of(numbers);
+  sgd_step<F> const step(constants);
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);
-    F g = fma(decay, before, summed_gradient<F>(gradient, i, count));
-    if (moving) {
-      F const v = fma(momentum, F::load(velocity + i, count), g);
+    F const g = step.decayed(before, summed_gradient<F>(gradient, i, count));
+    F next;
+    if (constants.moving) {
+      F v = F::load(velocity + i, count);
+      next = step.moved(before, v, g, constants.nesterov);
       v.store(velocity + i, count);
-      g = nesterov ? fma(momentum, v, g) : v;
+    } else {
+      next = step.next(before, g);
     }
-    F const next = fma(rate, g, before);
     next.store(value + i, count);
     for (auto const& output : outputs) next.store(raw(output) + i, count);
   })
@@ -23967,6 +24049,49 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
+// ---- trireme/ops/host/detail/update_math.inl
+// The formulas of optimizer steps on lanes; included once for each CPU level (see simd.hpp), and for devices.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class F>
+struct adamw_step {
+  F beta1, beta2, rest1, rest2, step, correction, epsilon, keep;
+
+  explicit TRIREME_INLINE adamw_step(adamw_constants<typename F::real> const& c)
+      : beta1(F::all(c.beta1)),
+        beta2(F::all(c.beta2)),
+        rest1(F::all(c.rest1)),
+        rest2(F::all(c.rest2)),
+        step(F::all(c.step)),
+        correction(F::all(c.correction)),
+        epsilon(F::all(c.epsilon)),
+        keep(F::all(c.keep)) {}
+  /// The next value, and the next moments m and v.
+  TRIREME_INLINE F next(F value, F& m, F& v, F g) const {
+    m = fma(beta1, m, rest1 * g);
+    v = fma(beta2, v, rest2 * (g * g));
+    F const direction = m / fma(sqrt(v), correction, epsilon);
+    return fma(step, direction, keep * value);
+  }
+};
+
+template <class F>
+struct sgd_step {
+  F rate, momentum, decay;
+
+  explicit TRIREME_INLINE sgd_step(sgd_constants<typename F::real> const& c)
+      : rate(F::all(c.rate)), momentum(F::all(c.momentum)), decay(F::all(c.decay)) {}
+  TRIREME_INLINE F decayed(F value, F g) const { return fma(decay, value, g); }
+  TRIREME_INLINE F next(F value, F g) const { return fma(rate, g, value); }
+  /// With momentum: v becomes the next velocity.
+  TRIREME_INLINE F moved(F value, F& v, F g, bool nesterov) const {
+    v = fma(momentum, v, g);
+    return next(value, nesterov ? fma(momentum, v, g) : v);
+  }
+};
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
 // ---- trireme/ops/host/detail/updates.inl
 // Optimizer steps; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
@@ -23987,21 +24112,12 @@ template <class M, class G, class P>
 inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, gradient_terms<G, host> const& gradient,
                   std::span<tensor_view<P, host> const> outputs, adamw_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const beta1 = F::all(static_cast<real>(numbers.beta1));
-  F const beta2 = F::all(static_cast<real>(numbers.beta2));
-  F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
-  F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
-  F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
-  F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
+  adamw_step<F> const step(adamw_constants<typename F::real>::of(numbers));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
-    F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
-    F const v = fma(beta2, F::load(second_moment + i, count), rest2 * (g * g));
-    F const direction = m / fma(sqrt(v), correction, epsilon);
-    F const next = fma(step, direction, keep * F::load(value + i, count));
+    F m = F::load(first_moment + i, count);
+    F v = F::load(second_moment + i, count);
+    F const next = step.next(F::load(value + i, count), m, v, g);
     m.store(first_moment + i, count);
     v.store(second_moment + i, count);
     next.store(value + i, count);
@@ -24013,21 +24129,19 @@ template <class M, class G, class P>
 inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> const& gradient,
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
-  F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = !exactly_equal(numbers.momentum, 0);
-  bool const nesterov = numbers.nesterov;
+  auto const constants = sgd_constants<typename F::real>::of(numbers);
+  sgd_step<F> const step(constants);
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);
-    F g = fma(decay, before, summed_gradient<F>(gradient, i, count));
-    if (moving) {
-      F const v = fma(momentum, F::load(velocity + i, count), g);
+    F const g = step.decayed(before, summed_gradient<F>(gradient, i, count));
+    F next;
+    if (constants.moving) {
+      F v = F::load(velocity + i, count);
+      next = step.moved(before, v, g, constants.nesterov);
       v.store(velocity + i, count);
-      g = nesterov ? fma(momentum, v, g) : v;
+    } else {
+      next = step.next(before, g);
     }
-    F const next = fma(rate, g, before);
     next.store(value + i, count);
     for (auto const& output : outputs) next.store(raw(output) + i, count);
   })
@@ -24041,6 +24155,49 @@ TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
+// ---- trireme/ops/host/detail/update_math.inl
+// The formulas of optimizer steps on lanes; included once for each CPU level (see simd.hpp), and for devices.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class F>
+struct adamw_step {
+  F beta1, beta2, rest1, rest2, step, correction, epsilon, keep;
+
+  explicit TRIREME_INLINE adamw_step(adamw_constants<typename F::real> const& c)
+      : beta1(F::all(c.beta1)),
+        beta2(F::all(c.beta2)),
+        rest1(F::all(c.rest1)),
+        rest2(F::all(c.rest2)),
+        step(F::all(c.step)),
+        correction(F::all(c.correction)),
+        epsilon(F::all(c.epsilon)),
+        keep(F::all(c.keep)) {}
+  /// The next value, and the next moments m and v.
+  TRIREME_INLINE F next(F value, F& m, F& v, F g) const {
+    m = fma(beta1, m, rest1 * g);
+    v = fma(beta2, v, rest2 * (g * g));
+    F const direction = m / fma(sqrt(v), correction, epsilon);
+    return fma(step, direction, keep * value);
+  }
+};
+
+template <class F>
+struct sgd_step {
+  F rate, momentum, decay;
+
+  explicit TRIREME_INLINE sgd_step(sgd_constants<typename F::real> const& c)
+      : rate(F::all(c.rate)), momentum(F::all(c.momentum)), decay(F::all(c.decay)) {}
+  TRIREME_INLINE F decayed(F value, F g) const { return fma(decay, value, g); }
+  TRIREME_INLINE F next(F value, F g) const { return fma(rate, g, value); }
+  /// With momentum: v becomes the next velocity.
+  TRIREME_INLINE F moved(F value, F& v, F g, bool nesterov) const {
+    v = fma(momentum, v, g);
+    return next(value, nesterov ? fma(momentum, v, g) : v);
+  }
+};
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
 // ---- trireme/ops/host/detail/updates.inl
 // Optimizer steps; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
@@ -24061,21 +24218,12 @@ template <class M, class G, class P>
 inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, gradient_terms<G, host> const& gradient,
                   std::span<tensor_view<P, host> const> outputs, adamw_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const beta1 = F::all(static_cast<real>(numbers.beta1));
-  F const beta2 = F::all(static_cast<real>(numbers.beta2));
-  F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
-  F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
-  F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
-  F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
+  adamw_step<F> const step(adamw_constants<typename F::real>::of(numbers));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
-    F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
-    F const v = fma(beta2, F::load(second_moment + i, count), rest2 * (g * g));
-    F const direction = m / fma(sqrt(v), correction, epsilon);
-    F const next = fma(step, direction, keep * F::load(value + i, count));
+    F m = F::load(first_moment + i, count);
+    F v = F::load(second_moment + i, count);
+    F const next = step.next(F::load(value + i, count), m, v, g);
     m.store(first_moment + i, count);
     v.store(second_moment + i, count);
     next.store(value + i, count);
@@ -24087,21 +24235,19 @@ template <class M, class G, class P>
 inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> const& gradient,
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
-  using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
-  F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = !exactly_equal(numbers.momentum, 0);
-  bool const nesterov = numbers.nesterov;
+  auto const constants = sgd_constants<typename F::real>::of(numbers);
+  sgd_step<F> const step(constants);
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);
-    F g = fma(decay, before, summed_gradient<F>(gradient, i, count));
-    if (moving) {
-      F const v = fma(momentum, F::load(velocity + i, count), g);
+    F const g = step.decayed(before, summed_gradient<F>(gradient, i, count));
+    F next;
+    if (constants.moving) {
+      F v = F::load(velocity + i, count);
+      next = step.moved(before, v, g, constants.nesterov);
       v.store(velocity + i, count);
-      g = nesterov ? fma(momentum, v, g) : v;
+    } else {
+      next = step.next(before, g);
     }
-    F const next = fma(rate, g, before);
     next.store(value + i, count);
     for (auto const& output : outputs) next.store(raw(output) + i, count);
   })

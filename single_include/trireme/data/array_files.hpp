@@ -1,0 +1,273 @@
+// Trireme 0.1.0: trireme/data/array_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: fbf329dc3b7b9d8ae79587ac6a5e5e686f7bba9981cfa949564cc3e18ef9c84a
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/data/file_list.hpp"
+#include "trireme/formats/npy.hpp"
+
+// ---- trireme/data/array_files.hpp
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace trireme::data {
+
+class array_file_samples;
+
+/// Samples in numpy's .npy files: row s of the features and row s of the targets are sample s.
+///
+///     data::array_files{.features = "fields_*.npy", .targets = "fluxes_*.npy", .features_as = dtype::f32}.open()
+///
+/// Several files follow each other along the first axis. Files are not loaded: rows are read by position when they are
+/// needed. Of arrays in column-major order (`fortran_order`) each number is read by itself, which is slow.
+///
+/// Errors   open() throws config_error if nothing matches, if rows differ in shape or type between files, if features
+///          and targets differ in their number of rows, or if a type needs a conversion that was not asked for;
+///          format_error and io_error, with the file and the byte, for a damaged file.
+struct array_files {
+  file_list features{};
+  file_list targets{};
+  std::optional<dtype> features_as{};  ///< f32 or i32: convert the numbers; else they are what the files hold
+  std::optional<dtype> targets_as{};
+  [[nodiscard]] array_file_samples open() const;
+  friend bool operator==(array_files const&, array_files const&) = default;
+};
+
+/// "trireme::data::array_files{.features = "x.npy", .targets = "y.npy"}"
+[[nodiscard]] inline std::string to_string(array_files const& from) {
+  auto const as = [](char const* field, std::optional<dtype> type) {
+    if (!type) return std::string();
+    return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
+  };
+  return text("trireme::data::array_files{.features = ", to_string(from.features),
+              ", .targets = ", to_string(from.targets), as("features_as", from.features_as),
+              as("targets_as", from.targets_as), "}");
+}
+
+namespace detail {
+
+/// Some .npy files, joined along the first axis.
+class joined_arrays {
+ public:
+  static constexpr char const* who = "trireme::data::array_files";
+
+  joined_arrays(file_list const& files, std::optional<dtype> as, std::string const& what) {
+    if (as && *as != dtype::f32 && *as != dtype::i32) {
+      throw config_error(text(who, ": .", what, "_as = ", name_of(*as), ", but numbers are converted to f32 or i32"));
+    }
+    for (auto const& name : files.names(who, {".npy"})) add(name);
+    auto const stored = stored_type();
+    if (!as && !stored) {
+      throw config_error(text(who, ": ", parts_.front().path, " holds ", formats::npy::name_of(type_),
+                              ", which no model takes; convert it by .", what, "_as = dtype::f32 or dtype::i32"));
+    }
+    converts_ = as && stored != as;
+    given_ = as ? *as : *stored;
+  }
+
+  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  [[nodiscard]] dtype type() const noexcept { return given_; }
+  [[nodiscard]] shape const& row_shape() const noexcept { return row_; }
+
+  void read(std::span<std::int64_t const> ids, void* to) const {
+    auto const count = static_cast<std::size_t>(row_.size());
+    auto* out = static_cast<unsigned char*>(to);
+    std::vector<unsigned char> stored(converts_ ? count * width() : 0);
+    for (auto const id : ids) {
+      auto const next = std::upper_bound(parts_.begin(), parts_.end(), id,
+                                         [](std::int64_t row, part const& each) { return row < each.first; });
+      auto const& from = *(next - 1);
+      if (!converts_) {
+        read_row(from, id - from.first, {out, count * width()});
+      } else {
+        read_row(from, id - from.first, stored);
+        given_ == dtype::f32 ? convert<float>(from, id, stored, out) : convert<std::int32_t>(from, id, stored, out);
+      }
+      out += count * size_of(given_);
+    }
+  }
+
+ private:
+  struct part {
+    std::string path;
+    std::shared_ptr<stable_file const> file;
+    std::int64_t first, rows, data_at;
+    bool column_major;
+  };
+  [[nodiscard]] std::size_t width() const noexcept { return static_cast<std::size_t>(formats::npy::bytes_of(type_)); }
+  [[nodiscard]] std::optional<dtype> stored_type() const noexcept {
+    using enum formats::npy::number;
+    switch (type_) {
+      case f16:
+        return dtype::f16;
+      case f32:
+        return dtype::f32;
+      case f64:
+        return dtype::f64;
+      case i8:
+        return dtype::i8;
+      case i32:
+        return dtype::i32;
+      case i64:
+        return dtype::i64;
+      case u8:
+        return dtype::u8;
+      case u32:
+        return dtype::u32;
+      case u64:
+        return dtype::u64;
+      case i16:
+      case u16:
+      case boolean:
+        break;
+    }
+    return std::nullopt;
+  }
+
+  void add(std::string const& name) {
+    auto file = std::make_shared<stable_file const>(name, who);
+    auto const bytes = static_cast<std::uint64_t>(file->size());
+    auto const start = [&](std::uint64_t most) {
+      std::vector<std::byte> out(std::min(most, bytes));
+      file->read(0, {reinterpret_cast<unsigned char*>(out.data()), out.size()});
+      return out;
+    };
+    auto const length = formats::npy::header_bytes(start(formats::npy::start_bytes), bytes, name);
+    auto const header = formats::npy::parse_header(start(length), bytes, name);
+    auto const& extents = header.extents;
+    if (extents.rank() == 0 || extents.size() == 0) {
+      throw config_error(text(who, ": ", name, " has shape ", to_string(extents), ", but at least one row is needed"));
+    }
+    shape const row(extents.extents().subspan(1));
+    if (parts_.empty()) {
+      row_ = row;
+      type_ = header.type;
+    } else if (row != row_ || header.type != type_) {
+      throw config_error(text(who, ": ", name, " holds rows of ", formats::npy::name_of(header.type), " of shape ",
+                              to_string(row), ", but ", parts_.front().path, " rows of ", formats::npy::name_of(type_),
+                              " of shape ", to_string(row_)));
+    }
+    parts_.push_back({name, std::move(file), rows_, extents[0], static_cast<std::int64_t>(header.data_at),
+                      header.column_major && extents.rank() > 1});
+    rows_ += extents[0];
+  }
+
+  void read_row(part const& from, std::int64_t row, std::span<unsigned char> to) const {
+    auto const bytes = static_cast<std::int64_t>(width());
+    if (!from.column_major) return from.file->read(from.data_at + row * row_.size() * bytes, to);
+    for (std::int64_t i = 0; i < row_.size(); ++i) {
+      std::int64_t at = row, rest = i, stride = from.rows * row_.size();
+      for (int axis = row_.rank() - 1; axis >= 0; --axis) {  // the last axis has the largest stride
+        stride /= row_[axis];
+        at += rest % row_[axis] * stride;
+        rest /= row_[axis];
+      }
+      from.file->read(from.data_at + at * bytes, to.subspan(static_cast<std::size_t>(i * bytes), width()));
+    }
+  }
+
+  template <class To>
+  void convert(part const& from, std::int64_t id, std::span<unsigned char const> stored, void* to) const {
+    using enum formats::npy::number;
+    switch (type_) {
+      case f16:
+        return convert_from<float16, To>(from, id, stored, to);
+      case f32:
+        return convert_from<float, To>(from, id, stored, to);
+      case f64:
+        return convert_from<double, To>(from, id, stored, to);
+      case i8:
+        return convert_from<std::int8_t, To>(from, id, stored, to);
+      case i16:
+        return convert_from<std::int16_t, To>(from, id, stored, to);
+      case i32:
+        return convert_from<std::int32_t, To>(from, id, stored, to);
+      case i64:
+        return convert_from<std::int64_t, To>(from, id, stored, to);
+      case u8:
+      case boolean:
+        return convert_from<std::uint8_t, To>(from, id, stored, to);
+      case u16:
+        return convert_from<std::uint16_t, To>(from, id, stored, to);
+      case u32:
+        return convert_from<std::uint32_t, To>(from, id, stored, to);
+      case u64:
+        return convert_from<std::uint64_t, To>(from, id, stored, to);
+    }
+  }
+  template <class From, class To>
+  void convert_from(part const& from, std::int64_t id, std::span<unsigned char const> stored, void* to) const {
+    for (std::size_t i = 0; i * sizeof(From) < stored.size(); ++i) {
+      From value{};
+      std::memcpy(&value, stored.data() + i * sizeof(From), sizeof(From));
+      To out{};
+      if constexpr (std::is_same_v<To, float>) {
+        out = static_cast<float>(value);
+      } else if constexpr (std::is_integral_v<From>) {
+        if (!std::in_range<std::int32_t>(value)) {
+          throw format_error(from.path, static_cast<std::uint64_t>(from.data_at),
+                             text(who, ": sample ", id, " holds ", value, ", which is not a number of 32 bits"));
+        }
+        out = static_cast<To>(value);
+      } else {
+        throw config_error(text(who, ": ", from.path, " holds ", formats::npy::name_of(type_),
+                                ", which is not converted to i32; ask for f32, or save integers"));
+      }
+      std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
+    }
+  }
+
+  std::vector<part> parts_;
+  std::int64_t rows_ = 0;
+  shape row_;
+  formats::npy::number type_ = formats::npy::number::f32;
+  dtype given_ = dtype::f32;
+  bool converts_ = false;
+};
+
+}  // namespace detail
+
+/// The samples of array_files.
+///
+/// Shapes   one sample's are those of the arrays without their first axis.
+/// Numerics f64 and integers are rounded to the nearest f32; integers that do not fit i32 are refused by sample.
+/// Threads  read() is const: any number of callers. Copies share the open files.
+/// @models trireme::dataset
+class array_file_samples {
+ public:
+  explicit array_file_samples(array_files const& from)
+      : features_(from.features, from.features_as, "features"), targets_(from.targets, from.targets_as, "targets") {
+    if (features_.rows() != targets_.rows()) {
+      throw config_error(text(detail::joined_arrays::who, ": there are ", how_many(features_.rows(), "row"),
+                              " of features but ", targets_.rows(), " of targets"));
+    }
+  }
+  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
+  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
+  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
+  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
+  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    features_.read(ids, inputs);
+    targets_.read(ids, targets);
+  }
+
+ private:
+  detail::joined_arrays features_, targets_;
+};
+
+inline array_file_samples array_files::open() const { return array_file_samples(*this); }
+
+}  // namespace trireme::data
