@@ -17,7 +17,7 @@ if not os.path.exists(GENERATE):
 PROMPT = "The ferry "
 
 
-def served(directory, context):
+def served(directory, context, pooling=None):
     file = directory + ".gguf"
     code, said = export(directory, "--to", "gguf", "--type", "f32", "--out", file)
     expect(code == 0, said)
@@ -28,6 +28,8 @@ def served(directory, context):
     # Attention in F32, as ours; its own choice rounds keys, values and products to F16.
     settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    if pooling is not None:
+        settings.embedding, settings.pooling_type, settings.embd_normalize = True, pooling, -1
     return xllamacpp.Server(settings)
 
 
@@ -74,4 +76,60 @@ for name in ("gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"):
     ratio = math.exp(loss / count - right)
     expect(abs(ratio - 1) < 1e-3, "%s has the loss %g in llama.cpp, not %g" % (name, loss / count, right))
     print("%s: perplexity / ours = 1 %+.1e" % (name, ratio - 1))
+
+# The encoder of a BERT: what becomes of the first token, up to its length, which the server takes away.
+shutil.copytree(os.path.join(golden, "bert_encoder"), path("golden", "bert"))
+with open(path("golden", "bert", "config.json"), encoding="utf-8") as file:
+    config = json.load(file)
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"] + ["a%d" % i for i in range(config["vocab_size"] - 4)]
+with open(path("golden", "bert", "tokenizer.json"), "w", encoding="utf-8") as file:
+    json.dump({"normalizer": {"type": "BertNormalizer", "lowercase": True},
+               "added_tokens": [{"id": i, "content": words[i], "special": True} for i in range(4)],
+               "model": {"type": "WordPiece", "unk_token": "[UNK]",
+                         "vocab": {each: i for i, each in enumerate(words)}}}, file)
+with open(path("golden", "bert", "tokenizer_config.json"), "w", encoding="utf-8") as file:
+    json.dump({"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]"}, file)
+weights = load_file(path("golden", "bert", "model.safetensors"))
+weights = {name.removeprefix("bert."): values.astype(np.float64) for name, values in weights.items()}
+
+
+def norm(x, name):
+    names = [name + ".weight", name + ".bias"]
+    if names[0] not in weights:
+        names = [name + ".gamma", name + ".beta"]
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config["layer_norm_eps"])
+    return x * weights[names[0]] + weights[names[1]]
+
+
+def dense(x, name):
+    return x @ weights[name + ".weight"].T + weights[name + ".bias"]
+
+
+def encoded(ids):
+    tables = "embeddings.%s_embeddings.weight"
+    x = weights[tables % "word"][ids] + weights[tables % "position"][:len(ids)] + weights[tables % "token_type"][0]
+    x = norm(x, "embeddings.LayerNorm")
+    heads = config["num_attention_heads"]
+    for i in range(config["num_hidden_layers"]):
+        block = "encoder.layer.%d." % i
+        q, k, v = (dense(x, block + "attention.self." + which).reshape(len(ids), heads, -1).swapaxes(0, 1)
+                   for which in ("query", "key", "value"))
+        scores = np.exp(q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1]))
+        mixed = (scores / scores.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(len(ids), -1)
+        x = norm(x + dense(mixed, block + "attention.output.dense"), block + "attention.output.LayerNorm")
+        h = dense(x, block + "intermediate.dense")
+        h = h * (1 + np.vectorize(math.erf)(h / math.sqrt(2))) / 2
+        x = norm(x + dense(h, block + "output.dense"), block + "output.LayerNorm")
+    return x
+
+
+ids = [2, 9, 17, 30, 11, 3]
+server = served(path("golden", "bert"), 32, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS)
+done = server.handle_embeddings({"input": ids, "embd_normalize": -1})
+done = json.loads(done) if isinstance(done, str) else done
+theirs, right = np.array(done["data"][0]["embedding"]).ravel(), encoded(ids)[0]
+angle = 1 - theirs @ right / np.linalg.norm(theirs) / np.linalg.norm(right)
+expect(abs(angle) < 1e-4, "a BERT's embedding is %s in llama.cpp, not %s" % (theirs, right))
+print("bert: 1 - cosine of embeddings = %.1e" % angle)
 finish()

@@ -9,6 +9,7 @@
 #include "trireme/formats/file_system.hpp"
 #include "trireme/formats/gguf.hpp"
 #include "trireme/formats/model_files.hpp"
+#include "trireme/nn/bert.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
 
@@ -44,6 +45,8 @@ struct gguf_model {
 ///          scaled by Llama 3's rule.
 [[nodiscard]] gguf_model in_gguf(gpt const& model);
 [[nodiscard]] gguf_model in_gguf(llama const& model);
+/// The encoder alone, `bert`, for embeddings: llama.cpp has no place for the heads, which are left out.
+[[nodiscard]] gguf_model in_gguf(bert const& model);
 
 /// The metadata `tokenizer.*` of a model.
 ///

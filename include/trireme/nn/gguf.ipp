@@ -8,12 +8,14 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/json.hpp"
+#include "trireme/nn/bert_files.hpp"
 #include "trireme/nn/gguf.hpp"
 #include "trireme/nn/pretrained.hpp"
 
@@ -195,6 +197,44 @@ TRIREME_BODY gguf_model in_gguf(llama const& model) {
   }
   add("output_norm.weight", "model.norm.weight", {c});
   if (!model.tied) add("output.weight", "lm_head.weight", {model.vocabulary, c});
+  return out;
+}
+
+TRIREME_BODY gguf_model in_gguf(bert const& model) {
+  using detail::gguf_size;
+  gguf_model out{"bert", {}, {}};
+  auto const c = model.channels;
+  out.notes = {{"bert.context_length", gguf_size(model.context)},
+               {"bert.embedding_length", gguf_size(c)},
+               {"bert.block_count", gguf_size(model.layers)},
+               {"bert.feed_forward_length", gguf_size(model.inner())},
+               {"bert.attention.head_count", gguf_size(model.heads)},
+               {"bert.attention.layer_norm_epsilon", static_cast<float>(model.epsilon)},
+               {"bert.attention.causal", false},
+               {"bert.vocab_size", gguf_size(model.vocabulary)},
+               {"tokenizer.ggml.token_type_count", gguf_size(model.segments)}};
+  auto const add = [&](std::string const& name, std::string const& source, shape const& extents) {
+    out.tensors.push_back({name, extents, source});
+  };
+  auto const pair = [&](std::string const& name, std::string const& source, shape const& weight) {
+    add(name + ".weight", source + ".weight", weight);
+    add(name + ".bias", source + ".bias", {weight[0]});
+  };
+  add("token_embd.weight", "bert.embeddings.word_embeddings.weight", {model.vocabulary, c});
+  add("position_embd.weight", "bert.embeddings.position_embeddings.weight", {model.context, c});
+  add("token_types.weight", "bert.embeddings.token_type_embeddings.weight", {model.segments, c});
+  pair("token_embd_norm", "bert.embeddings.LayerNorm", {c});
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    auto const name = text("blk.", i, "."), source = text("bert.encoder.layer.", i, ".");
+    pair(name + "attn_q", source + "attention.self.query", {c, c});
+    pair(name + "attn_k", source + "attention.self.key", {c, c});
+    pair(name + "attn_v", source + "attention.self.value", {c, c});
+    pair(name + "attn_output", source + "attention.output.dense", {c, c});
+    pair(name + "attn_output_norm", source + "attention.output.LayerNorm", {c});
+    pair(name + "ffn_up", source + "intermediate.dense", {model.inner(), c});
+    pair(name + "ffn_down", source + "output.dense", {c, model.inner()});
+    pair(name + "layer_output_norm", source + "output.LayerNorm", {c});
+  }
   return out;
 }
 
@@ -535,7 +575,9 @@ template <class Model>
 std::uint64_t write_gguf_of(Model const& model, std::string const& directory, std::string const& path,
                             gguf_options const& options, formats::file_system& files) {
   auto const out = in_gguf(model);
-  pretrained_reader const from(model.in_files(), directory, files);
+  auto layout = model.in_files();
+  if constexpr (std::is_same_v<Model, bert>) layout.leave_out("cls.* bert.pooler.* classifier.*");
+  pretrained_reader const from(layout, directory, files);
   auto name = options.name;
   if (name.empty()) {
     auto const whole = std::filesystem::absolute(directory).lexically_normal();
@@ -572,9 +614,11 @@ TRIREME_BODY std::uint64_t write_gguf(std::string const& directory, std::string 
     return detail::write_gguf_of(read_description<gpt>(directory, files), directory, path, options, files);
   if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3")
     return detail::write_gguf_of(read_description<llama>(directory, files), directory, path, options, files);
+  if (type == "bert")
+    return detail::write_gguf_of(read_description<bert>(directory, files), directory, path, options, files);
   throw format_error(text(directory, "/", formats::config_file), 0,
                      text("a model of type \"", type.substr(0, 80),
-                          "\" is not written as GGUF; gpt2, llama, mistral, qwen2 and qwen3 are"));
+                          "\" is not written as GGUF; gpt2, llama, mistral, qwen2, qwen3 and bert are"));
 }
 
 }  // namespace trireme::nn
