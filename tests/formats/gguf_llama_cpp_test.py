@@ -11,6 +11,10 @@ try:
     import xllamacpp
 except ImportError as missing:
     skip(missing)
+try:
+    import tokenizers
+except ImportError:
+    tokenizers = None
 if not os.path.exists(GENERATE):
     skip(GENERATE + " is not built")
 
@@ -76,6 +80,37 @@ for name in ("gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"):
     ratio = math.exp(loss / count - right)
     expect(abs(ratio - 1) < 1e-3, "%s has the loss %g in llama.cpp, not %g" % (name, loss / count, right))
     print("%s: perplexity / ours = 1 %+.1e" % (name, ratio - 1))
+
+# Tokenizers: llama.cpp counts as many tokens as the package tokenizers, special ones included; what it does not have is
+# refused.
+TEXTS = ("The ferry crosses the river at dawn, and at dusk it comes back.", "a", "HELLO World  unknown \u00df",
+         "two  spaces, 12345 and 3.14; it's what we'll do", "def f(x): return x[0] + 1  # done",
+         "na\u00efve caf\u00e9 \u4e2d\u6587 \U0001f600 tab\there\nnew line\n\n")
+SPECIAL = {"bos": ("<s>",), "eos": ("</s>",), "unk": ("<unk>", "[UNK]"), "cls": ("[CLS]",), "sep": ("[SEP]",)}
+files = os.path.join(os.environ.get("TRIREME_TEST_DATA", "tests"), "golden", "tokenizers")
+for name in ("gpt2", "smollm2", "llama3", "qwen2", "deepseek", "llama2", "mistral", "bert", "bert_cased", "roberta",
+             "forms", "t5", "unigram") if tokenizers else ():
+    file = os.path.join(files, name + ".json")
+    ours = tokenizers.Tokenizer.from_file(file)
+    model = llama(name)
+    for table in ("model.embed_tokens.weight", "lm_head.weight"):
+        model[table] = normal(ours.get_vocab_size(), 64)
+    with open(path(name, "config.json"), encoding="utf-8") as config:
+        write(name, json.load(config) | {"vocab_size": ours.get_vocab_size()}, model)
+    shutil.copy(file, path(name, "tokenizer.json"))
+    with open(path(name, "tokenizer_config.json"), "w", encoding="utf-8") as config:
+        json.dump({which + "_token": each for which, all_of in SPECIAL.items() for each in all_of
+                   if ours.token_to_id(each) is not None}, config)
+    if name in ("roberta", "forms", "t5", "unigram"):
+        code, said = export(path(name), "--to", "gguf")
+        expect(code == 1 and "llama.cpp " in said and said.count("\n") == 1, name + " is not refused: " + said)
+        continue
+    server = served(path(name), 256)
+    for text in TEXTS:
+        done = server.handle_completions({"prompt": text, "max_tokens": 1})
+        done = json.loads(done) if isinstance(done, str) else done
+        theirs, right = done["usage"]["prompt_tokens"], len(ours.encode(text).ids)
+        expect(theirs == right, "%s makes %d tokens of %r in llama.cpp, not %d" % (name, theirs, text, right))
 
 # The encoder of a BERT: what becomes of the first token, up to its length, which the server takes away.
 shutil.copytree(os.path.join(golden, "bert_encoder"), path("golden", "bert"))

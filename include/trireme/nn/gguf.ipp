@@ -369,14 +369,23 @@ class gguf_vocabulary {
       types_[static_cast<std::size_t>(at)] = unknown;
       unknown_ = at;
     }
+    if (flag(model, "byte_fallback", false))
+      model.fail(
+          "llama.cpp has no unigrams with \"byte_fallback\": it takes the unknown token for characters without one");
     auto const map = character_map();
-    bool spaces = false;
-    for (auto const* const step : steps(given(file_, "normalizer"), "normalizers"))
-      spaces = spaces || (step->find("pattern") != nullptr && step->at("pattern").find("Regex") != nullptr);
-    unigrams_ = true;
+    bool spaces = false;  // whether several in a row become one
+    for (auto const* const step : steps(given(file_, "normalizer"), "normalizers")) {
+      auto const& kind = step->at("type").as_string();
+      bool const of_spaces = kind == "Replace" && step->at("pattern").find("Regex") != nullptr;
+      if (kind != "Precompiled" && kind != "Strip" && !of_spaces)
+        step->fail(text("llama.cpp has no normalizer \"", kind, "\" for unigrams"));
+      spaces = spaces || of_spaces;
+    }
+    for (auto const* const step : steps(given(file_, "pre_tokenizer"), "pretokenizers"))
+      spaces = spaces || step->at("type").as_string() == "WhitespaceSplit";
     lists("t5", "default", true);
     put("add_space_prefix", prefix());
-    put("remove_extra_whitespaces", spaces || !map.empty());
+    put("remove_extra_whitespaces", spaces);
     if (!map.empty()) put("precompiled_charsmap", map);
   }
   /// sentencepiece's map of characters.
@@ -472,6 +481,8 @@ class gguf_vocabulary {
         ++splits;
       } else if (kind == "ByteLevel") {
         of_gpt = flag(*step, "use_regex", true);
+        if (flag(*step, "add_prefix_space", true))
+          step->fail("llama.cpp puts no space before a text; this needs \"add_prefix_space\": false");
       } else {
         step->fail(text("llama.cpp has no pre-tokenizer with the step \"", kind, "\" before byte pairs"));
       }
@@ -483,10 +494,17 @@ class gguf_vocabulary {
     auto const count = words ? expression.find("\\p{N}{1,3}|") : std::string::npos;
     if (words && count != std::string::npos) return flag(model, "ignore_merges", false) ? "llama-bpe" : "smaug-bpe";
     if (words) return "qwen2";
-    bool const deepseek =
-        splits == 3 && digits.empty() && !of_gpt && all.front()->find("pattern") != nullptr &&
-        all.front()->at("pattern").at("Regex").as_string() == "\\p{N}{1,3}" &&
-        expression.find("~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|") != std::string::npos;
+    static constexpr std::string_view of_deepseek =
+        "~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+        "?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    auto with_escapes = expression;  // DeepSeek's own file has the characters themselves
+    for (auto const& [character, written] : {std::pair{'\r', "\\r"}, std::pair{'\n', "\\n"}}) {
+      for (auto at = with_escapes.find(character); at != std::string::npos; at = with_escapes.find(character))
+        with_escapes.replace(at, 1, written);
+    }
+    bool const deepseek = splits == 3 && digits.empty() && !of_gpt && all.front()->at("type").as_string() == "Split" &&
+                          all.front()->at("pattern").at("Regex").as_string() == "\\p{N}{1,3}" &&
+                          with_escapes.ends_with(of_deepseek);
     if (deepseek) return "deepseek-v3";
     all.front()->fail(
         "llama.cpp is known to have the pre-tokenizers of GPT-2, SmolLM, Llama 3, Qwen 2 and DeepSeek V3; "
@@ -497,6 +515,9 @@ class gguf_vocabulary {
     std::string mark = "##";
     if (auto const* const other = given(model, "continuing_subword_prefix")) mark = other->as_string();
     auto const* const norm = given(file_, "normalizer");
+    if (norm != nullptr && norm->at("type").as_string() != "BertNormalizer")
+      norm->fail(text("llama.cpp has no normalizer \"", norm->at("type").as_string(),
+                      "\" for word pieces, only BertNormalizer"));
     bool const lower = norm != nullptr && flag(*norm, "lowercase", true);
     bool const strip = norm != nullptr && flag(*norm, "strip_accents", lower);
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -567,7 +588,6 @@ class gguf_vocabulary {
   std::vector<float> scores_;
   std::map<std::string, std::int64_t, std::less<>> ids_;
   std::optional<std::int64_t> unknown_;
-  bool unigrams_ = false;
 };
 
 /// Writes a model whose description is read.
