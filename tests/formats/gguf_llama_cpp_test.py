@@ -81,6 +81,24 @@ for name in ("gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"):
     expect(abs(ratio - 1) < 1e-3, "%s has the loss %g in llama.cpp, not %g" % (name, loss / count, right))
     print("%s: perplexity / ours = 1 %+.1e" % (name, ratio - 1))
 
+# DeepSeek: greedy tokens, with the norms' epsilon that llama.cpp has for all of them.
+shutil.copytree(os.path.join(golden, os.pardir, "deepseek"), path("golden", "deepseek"))
+with open(path("golden", "deepseek", "config.json"), encoding="utf-8") as file:
+    config = json.load(file)
+vocabulary = config["vocab_size"]
+with open(path("golden", "deepseek", "config.json"), "w", encoding="utf-8") as file:
+    json.dump(config | {"rms_norm_eps": 1e-6, "max_position_embeddings": 128}, file)
+with open(path("golden", "deepseek", "tokenizer.json"), "w", encoding="utf-8") as file:
+    json.dump({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
+               "model": {"type": "BPE", "vocab": {chr(48 + i): i for i in range(vocabulary)}, "merges": []}}, file)
+with open(path("golden", "deepseek", "tokenizer_config.json"), "w", encoding="utf-8") as file:
+    json.dump({"eos_token": "X"}, file)  # llama.cpp never draws it here, and ours does not write it
+ours = subprocess.run([GENERATE, path("golden", "deepseek"), "--prompt", "8CALL", "--tokens", "100",
+                       "--temperature", "0"], capture_output=True, text=True, check=True).stdout[5:-1]
+theirs = completed(served(path("golden", "deepseek"), 128), prompt="8CALL", max_tokens=100)["text"]
+expect(len(ours) == 100 and ours == theirs, "deepseek wrote %r, llama.cpp %r" % (ours, theirs))
+print("deepseek: %d of 100 greedy tokens are equal" % sum(a == b for a, b in zip(ours, theirs)))
+
 # Tokenizers: llama.cpp counts as many tokens as the package tokenizers, special ones included; what it does not have is
 # refused.
 TEXTS = ("The ferry crosses the river at dawn, and at dusk it comes back.", "a", "HELLO World  unknown \u00df",

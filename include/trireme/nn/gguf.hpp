@@ -10,6 +10,7 @@
 #include "trireme/formats/gguf.hpp"
 #include "trireme/formats/model_files.hpp"
 #include "trireme/nn/bert.hpp"
+#include "trireme/nn/deepseek.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
 
@@ -21,7 +22,10 @@ struct gguf_tensor {
   enum class order {
     same,        ///< as in Hugging Face's files
     transposed,  ///< rows are columns there
-    paired       ///< of each head of `rows` rows, row i is followed by row i + rows / 2: llama.cpp rotates neighbours
+    paired,      ///< of each head of `rows` rows, row i is followed by row i + rows / 2: llama.cpp rotates neighbours
+    keys,        ///< of each head of `rows` rows there, the first ones, transposed
+    values,      ///< of each head of `rows` rows there, the others
+    stacked      ///< `source` has several tensors, one for each first index, whose numbers go where it has a '#'
   };
   std::string name;
   shape extents;
@@ -45,6 +49,10 @@ struct gguf_model {
 ///          scaled by Llama 3's rule.
 [[nodiscard]] gguf_model in_gguf(gpt const& model);
 [[nodiscard]] gguf_model in_gguf(llama const& model);
+/// DeepSeek V3 is `deepseek2`, without modules for multi-token prediction.
+///
+/// Errors   config_error for an epsilon other than 1e-6: llama.cpp has one for all norms.
+[[nodiscard]] gguf_model in_gguf(deepseek const& model);
 /// The encoder alone, `bert`, for embeddings: llama.cpp has no place for the heads, which are left out.
 [[nodiscard]] gguf_model in_gguf(bert const& model);
 

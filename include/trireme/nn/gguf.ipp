@@ -16,6 +16,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/nn/bert_files.hpp"
+#include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/gguf.hpp"
 #include "trireme/nn/pretrained.hpp"
 
@@ -59,7 +60,7 @@ namespace detail {
   using formats::gguf::kind;
   bool const plain = tensor.extents.rank() <= 1 || tensor.name.ends_with("_norm.weight") ||
                      !tensor.name.ends_with(".weight") || tensor.name == "position_embd.weight" ||
-                     tensor.name == "token_types.weight";
+                     tensor.name == "token_types.weight" || tensor.name.ends_with("ffn_gate_inp.weight");
   if (plain) return kind::f32;
   auto const row = tensor.extents[tensor.extents.rank() - 1];
   return row % formats::gguf::block_elements(wanted) == 0 ? wanted : kind::f16;
@@ -78,6 +79,32 @@ TRIREME_BODY void write_gguf_tensor(pretrained_reader const& from, gguf_tensor c
       numbers.resize(static_cast<std::size_t>(std::min(most, size - at)));
       read(at, numbers);
       to.write(std::span<float const>(numbers));
+    }
+    return;
+  }
+  if (tensor.how == gguf_tensor::order::stacked) {
+    auto const mark = tensor.source.find('#');
+    for (std::int64_t i = 0; i < tensor.extents[0]; ++i) {
+      auto const name = text(tensor.source.substr(0, mark), i, tensor.source.substr(mark + 1));
+      numbers.resize(static_cast<std::size_t>(size / tensor.extents[0]));
+      from.read_tensor(name, 0, numbers);
+      to.write(std::span<float const>(numbers));
+    }
+    return;
+  }
+  if (tensor.how == gguf_tensor::order::keys || tensor.how == gguf_tensor::order::values) {
+    bool const keys = tensor.how == gguf_tensor::order::keys;
+    auto const height = tensor.extents[1], width = tensor.extents[2];
+    auto const rank = keys ? height : width, skipped = keys ? 0 : tensor.rows - height;
+    std::vector<float> turned(static_cast<std::size_t>(height * width));
+    for (std::int64_t head = 0; head < tensor.extents[0]; ++head) {
+      numbers.resize(turned.size());
+      read((head * tensor.rows + skipped) * rank, numbers);
+      for (std::int64_t i = 0; keys && i < height; ++i) {
+        for (std::int64_t j = 0; j < width; ++j)
+          turned[static_cast<std::size_t>(i * width + j)] = numbers[static_cast<std::size_t>(j * height + i)];
+      }
+      to.write(std::span<float const>(keys ? turned : numbers));
     }
     return;
   }
@@ -197,6 +224,91 @@ TRIREME_BODY gguf_model in_gguf(llama const& model) {
   }
   add("output_norm.weight", "model.norm.weight", {c});
   if (!model.tied) add("output.weight", "lm_head.weight", {model.vocabulary, c});
+  return out;
+}
+
+TRIREME_BODY gguf_model in_gguf(deepseek const& model) {
+  if (!exactly_equal(model.epsilon, 1e-6)) {
+    throw config_error(text("trireme::nn::in_gguf: epsilon is ", model.epsilon,
+                            "; the norms in DeepSeek's attention have 1e-6, and llama.cpp has one for all norms"));
+  }
+  using detail::gguf_size;
+  using order = gguf_tensor::order;
+  gguf_model out{"deepseek2", {}, {}};
+  auto const c = model.channels, query = model.plain + model.rotary_width;
+  auto const put = [&](char const* name, formats::gguf::value content) {
+    out.notes.emplace_back(text("deepseek2.", name), std::move(content));
+  };
+  put("context_length", gguf_size(model.context));
+  put("embedding_length", gguf_size(c));
+  put("block_count", gguf_size(model.layers));
+  put("feed_forward_length", gguf_size(model.hidden));
+  put("attention.head_count", gguf_size(model.heads));
+  put("attention.head_count_kv", std::uint32_t{1});
+  put("attention.layer_norm_rms_epsilon", static_cast<float>(model.epsilon));
+  if (model.query_rank > 0) put("attention.q_lora_rank", gguf_size(model.query_rank));
+  put("attention.kv_lora_rank", gguf_size(model.rank));
+  put("attention.key_length", gguf_size(model.rank + model.rotary_width));
+  put("attention.value_length", gguf_size(model.rank));
+  put("attention.key_length_mla", gguf_size(query));
+  put("attention.value_length_mla", gguf_size(model.values));
+  put("rope.dimension_count", gguf_size(model.rotary_width));
+  put("rope.freq_base", static_cast<float>(model.rotary));
+  put("vocab_size", gguf_size(model.vocabulary));
+  put("leading_dense_block_count", gguf_size(model.dense));
+  put("expert_feed_forward_length", gguf_size(model.expert_hidden));
+  put("expert_count", gguf_size(model.experts));
+  put("expert_used_count", gguf_size(model.top_k));
+  put("expert_shared_count", gguf_size(model.shared));
+  put("expert_group_count", gguf_size(model.groups));
+  put("expert_group_used_count", gguf_size(model.chosen_groups));
+  put("expert_weights_scale", static_cast<float>(model.scale));
+  put("expert_weights_norm", true);
+  put("expert_gating_func", std::uint32_t{2});  // sigmoid
+  auto const add = [&](std::string const& name, std::string const& source, shape const& extents,
+                       order how = order::same, std::int64_t rows = 0) {
+    out.tensors.push_back({name, extents, source, how, rows});
+  };
+  add("token_embd.weight", "model.embed_tokens.weight", {model.vocabulary, c});
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    auto const name = text("blk.", i, "."), source = text("model.layers.", i, "."), attention = source + "self_attn.";
+    add(name + "attn_norm.weight", source + "input_layernorm.weight", {c});
+    if (model.query_rank > 0) {
+      add(name + "attn_q_a.weight", attention + "q_a_proj.weight", {model.query_rank, c});
+      add(name + "attn_q_a_norm.weight", attention + "q_a_layernorm.weight", {model.query_rank});
+      add(name + "attn_q_b.weight", attention + "q_b_proj.weight", {model.heads * query, model.query_rank});
+    } else {
+      add(name + "attn_q.weight", attention + "q_proj.weight", {model.heads * query, c});
+    }
+    auto const rows = model.plain + model.values;
+    add(name + "attn_kv_a_mqa.weight", attention + "kv_a_proj_with_mqa.weight", {model.rank + model.rotary_width, c});
+    add(name + "attn_kv_a_norm.weight", attention + "kv_a_layernorm.weight", {model.rank});
+    add(name + "attn_k_b.weight", attention + "kv_b_proj.weight", {model.heads, model.rank, model.plain}, order::keys,
+        rows);
+    add(name + "attn_v_b.weight", attention + "kv_b_proj.weight", {model.heads, model.values, model.rank},
+        order::values, rows);
+    add(name + "attn_output.weight", attention + "o_proj.weight", {c, model.heads * model.values});
+    add(name + "ffn_norm.weight", source + "post_attention_layernorm.weight", {c});
+    auto const mlp = [&](std::string const& end, std::string const& folder, std::int64_t width) {
+      add(text(name, "ffn_gate", end, ".weight"), folder + "gate_proj.weight", {width, c});
+      add(text(name, "ffn_up", end, ".weight"), folder + "up_proj.weight", {width, c});
+      add(text(name, "ffn_down", end, ".weight"), folder + "down_proj.weight", {c, width});
+    };
+    if (i < model.dense) {
+      mlp("", source + "mlp.", model.hidden);
+      continue;
+    }
+    auto const count = model.experts, width = model.expert_hidden;
+    auto const each = source + "mlp.experts.#.";
+    add(name + "ffn_gate_inp.weight", source + "mlp.gate.weight", {count, c});
+    add(name + "exp_probs_b.bias", source + "mlp.gate.e_score_correction_bias", {count});
+    add(name + "ffn_gate_exps.weight", each + "gate_proj.weight", {count, width, c}, order::stacked);
+    add(name + "ffn_up_exps.weight", each + "up_proj.weight", {count, width, c}, order::stacked);
+    add(name + "ffn_down_exps.weight", each + "down_proj.weight", {count, c, width}, order::stacked);
+    mlp("_shexp", source + "mlp.shared_experts.", model.shared * width);
+  }
+  add("output_norm.weight", "model.norm.weight", {c});
+  add("output.weight", "lm_head.weight", {model.vocabulary, c});
   return out;
 }
 
@@ -634,11 +746,13 @@ TRIREME_BODY std::uint64_t write_gguf(std::string const& directory, std::string 
     return detail::write_gguf_of(read_description<gpt>(directory, files), directory, path, options, files);
   if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3")
     return detail::write_gguf_of(read_description<llama>(directory, files), directory, path, options, files);
+  if (type == "deepseek_v3")
+    return detail::write_gguf_of(read_description<deepseek>(directory, files), directory, path, options, files);
   if (type == "bert")
     return detail::write_gguf_of(read_description<bert>(directory, files), directory, path, options, files);
   throw format_error(text(directory, "/", formats::config_file), 0,
                      text("a model of type \"", type.substr(0, 80),
-                          "\" is not written as GGUF; gpt2, llama, mistral, qwen2, qwen3 and bert are"));
+                          "\" is not written as GGUF; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3 and bert are"));
 }
 
 }  // namespace trireme::nn
