@@ -1,9 +1,8 @@
 // export DIR --to gguf [--type f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0] [--out FILE]
 //
-// Writes the model in DIR (runs/NAME/model, or a directory of GPT-2, Llama, Mistral, Qwen 2 or 3, DeepSeek V3 or BERT in
-// Hugging Face's format) as a file for llama.cpp and ollama, with its tokenizer; F16 unless told otherwise. Without --out it is
-// DIR/model-TYPE.gguf. The file appears whole or not at all.
-//
+// Writes the model in DIR (runs/NAME/model, or a directory in Hugging Face's format: GPT-2, Llama, Mistral, Qwen 2 and
+// 3, DeepSeek V3, BERT's encoder) as a file for llama.cpp and ollama, with its tokenizer; F16 unless told otherwise.
+// Without --out it is DIR/model-TYPE.gguf. The file appears whole or not at all.
 #include <cstdio>
 #include <exception>
 #include <string>
