@@ -1,6 +1,7 @@
 // Files, and the readers and writers of their formats.
 #include "trireme/formats/directory.ipp"
 #include "trireme/formats/file.ipp"
+#include "trireme/formats/gguf.ipp"
 #include "trireme/formats/json.ipp"
 #include "trireme/formats/model_files.ipp"
 #include "trireme/formats/safetensors.ipp"

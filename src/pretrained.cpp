@@ -3,3 +3,4 @@
 
 #include "trireme/nn/bert_files.ipp"
 #include "trireme/nn/deepseek_files.ipp"
+#include "trireme/nn/gguf.ipp"

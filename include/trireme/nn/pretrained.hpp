@@ -89,6 +89,8 @@ class pretrained_reader {
   /// Fills `to` with elements from `first` on of this part of a parameter.
   void read(parameter_info const& part, std::int64_t first, std::span<float> to) const;
   void read(parameter_info const& part, std::int64_t first, std::span<double> to) const;
+  /// Fills `to` with elements from `first` on of a tensor of the layout, by its name and in its order there.
+  void read_tensor(std::string_view name, std::int64_t first, std::span<float> to) const;
 
   /// What pretrained_writer is to know of these files: in which type each tensor was stored, and which the model has no
   /// use for.
@@ -105,8 +107,9 @@ class pretrained_reader {
   void fill(parameter_info const& part, std::int64_t first, std::span<T> to) const;
 
   formats::weight_files files_;
-  std::map<std::string, std::vector<source>, std::less<>> sources_;  // by the parameter's name
-  std::map<std::string, dtype, std::less<>> types_;                  // of the layout's tensors
+  std::map<std::string, std::vector<source>, std::less<>> sources_;            // by the parameter's name
+  std::map<std::string, formats::weight_files::tensor, std::less<>> tensors_;  // by the layout's name
+  std::map<std::string, dtype, std::less<>> types_;                            // of the layout's tensors
   std::vector<std::string> left_out_;
 };
 

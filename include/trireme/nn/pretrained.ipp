@@ -504,6 +504,7 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_mapping const& layout, st
       if (found->what->type == type) types_[tensor.name] = type;
     }
     sources_[tensor.parameter].push_back({tensor, *found});
+    tensors_.emplace(tensor.name, *found);
   }
   for (auto const& each : all) {
     auto const& name = each.what->name;
@@ -570,6 +571,19 @@ TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64
 }
 TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64_t first, std::span<double> to) const {
   fill(part, first, to);
+}
+
+TRIREME_BODY void pretrained_reader::read_tensor(std::string_view name, std::int64_t first, std::span<float> to) const {
+  auto const found = tensors_.find(name);
+  auto const size = found == tensors_.end() ? 0 : found->second.what->extents.size();
+  auto const count = static_cast<std::int64_t>(to.size());
+  if (found == tensors_.end() || first < 0 || first > size || count > size - first) {
+    throw config_error(text("trireme::nn::pretrained_reader: the model's tensor \"", name, "\" has ", size,
+                            " elements; asked for ", count, " from ", first, " on"));
+  }
+  detail::scattered_read<float> read(found->second, to);
+  read.take(first, count, 0, 1);
+  read.flush();
 }
 
 TRIREME_BODY formats::model_file pretrained_reader::notes() const {

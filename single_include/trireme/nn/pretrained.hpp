@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7dfdc6e9605c67317310b7dd66a30ddd791b1f689a31c85167ee87ccd1f16a67
+// SHA-256 of the sources: 995d53fbafc06fff9a7d12bfc57e808d1515e51209e8c839f808191a4a1d199c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -82,6 +82,8 @@ class pretrained_reader {
   /// Fills `to` with elements from `first` on of this part of a parameter.
   void read(parameter_info const& part, std::int64_t first, std::span<float> to) const;
   void read(parameter_info const& part, std::int64_t first, std::span<double> to) const;
+  /// Fills `to` with elements from `first` on of a tensor of the layout, by its name and in its order there.
+  void read_tensor(std::string_view name, std::int64_t first, std::span<float> to) const;
 
   /// What pretrained_writer is to know of these files: in which type each tensor was stored, and which the model has no
   /// use for.
@@ -98,8 +100,9 @@ class pretrained_reader {
   void fill(parameter_info const& part, std::int64_t first, std::span<T> to) const;
 
   formats::weight_files files_;
-  std::map<std::string, std::vector<source>, std::less<>> sources_;  // by the parameter's name
-  std::map<std::string, dtype, std::less<>> types_;                  // of the layout's tensors
+  std::map<std::string, std::vector<source>, std::less<>> sources_;            // by the parameter's name
+  std::map<std::string, formats::weight_files::tensor, std::less<>> tensors_;  // by the layout's name
+  std::map<std::string, dtype, std::less<>> types_;                            // of the layout's tensors
   std::vector<std::string> left_out_;
 };
 
@@ -674,6 +677,7 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_mapping const& layout, st
       if (found->what->type == type) types_[tensor.name] = type;
     }
     sources_[tensor.parameter].push_back({tensor, *found});
+    tensors_.emplace(tensor.name, *found);
   }
   for (auto const& each : all) {
     auto const& name = each.what->name;
@@ -740,6 +744,19 @@ TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64
 }
 TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64_t first, std::span<double> to) const {
   fill(part, first, to);
+}
+
+TRIREME_BODY void pretrained_reader::read_tensor(std::string_view name, std::int64_t first, std::span<float> to) const {
+  auto const found = tensors_.find(name);
+  auto const size = found == tensors_.end() ? 0 : found->second.what->extents.size();
+  auto const count = static_cast<std::int64_t>(to.size());
+  if (found == tensors_.end() || first < 0 || first > size || count > size - first) {
+    throw config_error(text("trireme::nn::pretrained_reader: the model's tensor \"", name, "\" has ", size,
+                            " elements; asked for ", count, " from ", first, " on"));
+  }
+  detail::scattered_read<float> read(found->second, to);
+  read.take(first, count, 0, 1);
+  read.flush();
 }
 
 TRIREME_BODY formats::model_file pretrained_reader::notes() const {

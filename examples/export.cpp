@@ -1,0 +1,68 @@
+// export DIR --to gguf [--type f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0] [--out FILE]
+//
+// Writes the model in DIR (runs/NAME/model, or a directory in Hugging Face's format: GPT-2, Llama, Mistral, Qwen 2 and
+// 3, DeepSeek V3, BERT's encoder) as a file for llama.cpp and ollama, with its tokenizer; F16 unless told otherwise.
+// Without --out it is DIR/model-TYPE.gguf. The file appears whole or not at all.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/formats/gguf.hpp"
+#include "trireme/nn/gguf.hpp"
+
+using namespace trireme;
+
+namespace {
+
+struct options {
+  std::string directory, to, out, type = "f16";
+};
+
+options parse(std::vector<std::string_view> const& given) {
+  options out;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    auto const name = given[i];
+    if (!name.starts_with("--")) {
+      if (!out.directory.empty()) throw config_error(text("unexpected argument \"", name, "\": give one directory"));
+      out.directory = name;
+      continue;
+    }
+    auto* const value = name == "--to" ? &out.to : name == "--type" ? &out.type : name == "--out" ? &out.out : nullptr;
+    if (value == nullptr) throw config_error(text("unknown option ", name));
+    if (++i == given.size()) throw config_error(text(name, " needs a value"));
+    *value = given[i];
+  }
+  if (out.directory.empty() || out.to.empty())
+    throw config_error("usage: export DIR --to gguf [--type f32|f16|bf16|q8_0|q4_0] [--out FILE]");
+  if (out.to != "gguf") throw config_error(text("--to is \"", out.to, "\"; only gguf is written"));
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options given;
+  nn::gguf_options how;
+  try {
+    given = parse({argv + 1, argv + argc});
+    auto const type = formats::gguf::kind_named(given.type);
+    if (!type)
+      throw config_error(text("--type is \"", given.type, "\"; it is f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0"));
+    how.type = *type;
+  } catch (std::exception const& problem) {
+    std::fprintf(stderr, "export: %s\n", problem.what());
+    return 2;
+  }
+  try {
+    if (given.out.empty()) given.out = text(given.directory, "/model-", given.type, ".gguf");
+    auto const bytes = nn::write_gguf(given.directory, given.out, how);
+    std::printf("wrote %s (%llu bytes)\n", given.out.c_str(), static_cast<unsigned long long>(bytes));
+  } catch (std::exception const& problem) {
+    std::fprintf(stderr, "export: %s\n", problem.what());
+    return 1;
+  }
+}
