@@ -6,11 +6,45 @@
 #   mpi_is_open MPI     whether it is Open MPI
 #   mpi_apart MPI FILE  options for that command by which what rank N prints goes into FILE.N, where lines of ranks that
 #                       print at once would be cut into each other (MPICH from 4.2 on)
+#   mpi_timeout SECONDS COMMAND...   as timeout(1) does for mpirun: 124 if it had to be ended. Mpirun of Open MPI 4 can
+#                       lose the end of a rank (seen once in some hundred programs of MPI_Init and MPI_Allreduce alone,
+#                       one of whose ranks was killed): all ranks have ended, and it waits for ever. It is ended then,
+#                       with 1, since a rank that fails is what these tests are about
 
 mpi_compiler() { [ "$1" = mpich ] && echo mpicxx.mpich || echo mpicxx; }
 mpi_run() { [ "$1" = mpich ] && echo mpirun.mpich || echo mpirun; }
 mpi_is_open() { case $("$(mpi_run "$1")" --version 2>&1) in *'Open MPI'*) true ;; *) false ;; esac; }
 mpi_apart() { mpi_is_open "$1" || echo -outfile-pattern "$2.%r"; }
+
+mpi_timeout() {
+  local left=$(($1 * 5)) ended=0 had_ranks='' pid
+  shift
+  "$@" &
+  pid=$!
+  while kill -0 $pid; do
+    if ps -o stat= --ppid $pid | grep -qv '^Z'; then
+      had_ranks=1
+      ended=0
+    else
+      ended=$((ended + 1))
+    fi
+    if [ $left -eq 0 ]; then
+      kill -TERM $pid
+      sleep 5
+      kill -KILL $pid
+      wait $pid
+      return 124
+    elif [ -n "$had_ranks" ] && [ $ended -ge 50 ]; then
+      echo "all ranks of $* have ended, and mpirun has not"
+      kill -KILL $pid
+      wait $pid
+      return 1
+    fi
+    left=$((left - 1))
+    sleep 0.2
+  done 2> /dev/null
+  wait $pid
+}
 
 mpi_begin() {
   command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
