@@ -10,6 +10,7 @@
 
 #include "../catch.hpp"
 #include "../watchdog.hpp"
+#include "trireme/comm/launch.hpp"
 #include "trireme/comm/threads.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/ops/ops.hpp"
@@ -28,7 +29,7 @@ constexpr std::int64_t slice = 1536;
 std::vector<float> gradient(int ranks, int rank, int step) {
   std::vector<float> all(static_cast<std::size_t>(slice * ranks));
   for (std::size_t i = 0; i < all.size(); ++i) {
-    auto const bits = mix(i + 1'000'003ULL * static_cast<std::uint64_t>(100 * step + rank));
+    auto const bits = mix(i + std::uint64_t{1'000'003} * static_cast<std::uint64_t>(100 * step + rank));
     all[i] = static_cast<float>(bits >> 40) * 0x1p-23F - 1;
   }
   return all;

@@ -50,11 +50,14 @@ struct random_k {
 
    public:
     using wire = typename Env::reduce;
-    instance(random_k const& description, std::int64_t) : how_(description) { how_.validate(); }
+    instance(random_k const& description, std::int64_t)
+        : ratio_(description.ratio), unbiased_(description.unbiased), seed_(description.seed) {
+      description.validate();
+    }
     void at_gradient(encoded_gradient const& which) { which_ = which; }
-    [[nodiscard]] std::int64_t payload_elements(std::int64_t n) const { return detail::kept_elements(how_.ratio, n); }
+    [[nodiscard]] std::int64_t payload_elements(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
     void encode(tensor_view<gradient, space> slice, tensor_view<wire, space> payload, std::int64_t) {
-      ops::on<space>::gather_drawn(payload, slice, drawn(), how_.unbiased);
+      ops::on<space>::gather_drawn(payload, slice, drawn(), unbiased_);
     }
     void decode(tensor_view<wire, space> payload, tensor_view<gradient, space> slice) {
       ops::on<space>::fill(slice, 0.0);
@@ -62,8 +65,10 @@ struct random_k {
     }
 
    private:
-    [[nodiscard]] ops::random_stream drawn() const { return detail::stream_of(how_.seed, which_, 0); }
-    random_k how_;
+    [[nodiscard]] ops::random_stream drawn() const { return detail::stream_of(seed_, which_, 0); }
+    float ratio_;
+    bool unbiased_;
+    std::uint64_t seed_;
     encoded_gradient which_{};
   };
 };

@@ -44,11 +44,14 @@ struct top_k_sampled {
     using payload_type = detail::chosen_elements<gradient, space>;
 
    public:
-    instance(top_k_sampled const& description, std::int64_t) : how_(description) { how_.validate(); }
+    instance(top_k_sampled const& description, std::int64_t)
+        : ratio_(description.ratio), samples_(description.samples) {
+      description.validate();
+    }
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
     void encode(tensor_view<gradient, space> slice, tensor_view<std::byte, space> payload, std::int64_t) {
       payload_type const to(payload, kept(slice.size()));
-      ops::on<space>::select_sampled(slice, how_.samples, to.indices, to.values);
+      ops::on<space>::select_sampled(slice, samples_, to.indices, to.values);
     }
     void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> slice, bool add) {
       payload_type const from(payload, kept(slice.size()));
@@ -57,8 +60,9 @@ struct top_k_sampled {
     }
 
    private:
-    [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(how_.ratio, n); }
-    top_k_sampled how_;
+    [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
+    float ratio_;
+    std::int64_t samples_;
   };
 };
 
