@@ -41,6 +41,7 @@
 #endif
 
 #if TRIREME_QUARTER == 0 || TRIREME_QUARTER == 4
+#include "codecs.cpp"
 #include "layers.cpp"
 #include "products.cpp"
 #include "reductions.cpp"

@@ -106,7 +106,7 @@ struct plan {
         optimizer{
             .chosen = method_of(given), .learning_rate = given.real("rate"), .steps = std::max<std::int64_t>(1, steps)},
         policies{{given.text("parallel"), given.flag("reproducible")},
-                 static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "top_k", "power_sgd"}))},
+                 static_cast<compression_preset>(given.choice("compression", compression_names))},
         parallel(given.text("parallel")),
         precision(given.text("precision")),
         compression(given.text("compression")),

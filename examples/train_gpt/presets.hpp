@@ -1,8 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "model_choice.hpp"
 #include "optimizer_choice.hpp"
@@ -10,7 +12,10 @@
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
-enum class compression_preset { none, bf16, top_k, power_sgd };
+enum class compression_preset { none, bf16, int8, int4, int2, sign, random_k, top_k, top_k_sampled, power_sgd };
+/// Their names on the command line, in this order.
+inline std::vector<std::string> const compression_names{"none", "bf16",     "int8",  "int4",          "int2",
+                                                        "sign", "random_k", "top_k", "top_k_sampled", "power_sgd"};
 
 /// The policies that can be chosen at run time. Each precision is compiled in a file of its own.
 struct preset {
@@ -41,11 +46,41 @@ template <class Precision>
     return make(split.mesh<Axis>(), compression::none{});
   };
   auto const lossy = [&]<class Axis>(std::type_identity<Axis>) {
-    using sparse = compression::error_feedback<compression::top_k>;
-    compression::one_of<compression::cast<bf16>, sparse, compression::power_sgd> any;
-    if (chosen.compression == compression_preset::bf16) any.chosen = compression::cast<bf16>{};
-    if (chosen.compression == compression_preset::top_k) any.chosen = sparse{};
-    if (chosen.compression == compression_preset::power_sgd) any.chosen = compression::power_sgd{};
+    namespace c = compression;
+    using int2 = c::error_feedback<c::quantise<2>>;
+    c::one_of<c::cast<bf16>, c::quantise<8>, c::quantise<4>, int2, c::error_feedback<c::sign>,
+              c::error_feedback<c::random_k>, c::error_feedback<c::top_k>, c::error_feedback<c::top_k_sampled>,
+              c::power_sgd>
+        any;
+    switch (chosen.compression) {
+      case compression_preset::none:
+      case compression_preset::bf16:
+        break;
+      case compression_preset::int8:
+        any.chosen = c::quantise<8>{};
+        break;
+      case compression_preset::int4:
+        any.chosen = c::quantise<4>{};
+        break;
+      case compression_preset::int2:
+        any.chosen = int2{.inner = {.rounding = c::code_rounding::nearest}};
+        break;
+      case compression_preset::sign:
+        any.chosen = c::error_feedback<c::sign>{};
+        break;
+      case compression_preset::random_k:
+        any.chosen = c::error_feedback<c::random_k>{};
+        break;
+      case compression_preset::top_k:
+        any.chosen = c::error_feedback<c::top_k>{};
+        break;
+      case compression_preset::top_k_sampled:
+        any.chosen = c::error_feedback<c::top_k_sampled>{};
+        break;
+      case compression_preset::power_sgd:
+        any.chosen = c::power_sgd{};
+        break;
+    }
     return make(split.data_axis<Axis>(), any);
   };
   auto const with = [&]<class Axis>(std::type_identity<Axis> which) {

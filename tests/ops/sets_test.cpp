@@ -48,6 +48,8 @@ constexpr bool has_sets() {
   static_assert(ops::detail::updates_adamw<k, u> && ops::detail::updates_sgd<k, u>);
   using c = ops::detail::codec_views<Space, env>;
   static_assert(ops::detail::selects<k, c> && ops::detail::multiplies_small<k, c>);
+  static_assert(ops::detail::codes_numbers<k, c> && ops::detail::draws_elements<k, c>);
+  static_assert(ops::detail::selects_by_sample<k, c>);
   using w = ops::detail::whole_tensor_views<Space, env>;
   static_assert(ops::detail::updates_lamb<ops::whole_tensors_on<Space>, w>);
   static_assert(ops::detail::updates_adafactor<ops::whole_tensors_on<Space>, w>);

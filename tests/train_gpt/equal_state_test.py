@@ -7,7 +7,7 @@ from runs import *
 folder = work_folder()
 
 for precision in ("fp32", "bf16"):
-    for compression in ("none", "bf16", "top_k", "power_sgd"):
+    for compression in ("none", "bf16", "int4", "top_k", "power_sgd"):
         name = precision + "-" + compression
         chosen = {"precision": precision, "compression": compression}
         first = train(name, **chosen)

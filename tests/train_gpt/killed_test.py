@@ -90,12 +90,13 @@ for times in range(100):
 print("on other ranks: killed %d times" % times)
 expect_same("moving", "still")
 
-# Left after some steps, and resumed; top_k and power_sgd carry residuals, and power_sgd what it starts from.
-for compression in ("none", "top_k", "power_sgd"):
-    chosen = {"compression": compression, "steps": 40, "parallel": "zero1", "precision": "bf16"}
+# Left after some steps, and resumed; int2 and the following ones carry residuals, and power_sgd what it starts from.
+# int8, int4 and random_k draw random numbers.
+for compression in ("none", "bf16", "int8", "int4", "int2", "sign", "random_k", "top_k", "top_k_sampled", "power_sgd"):
+    chosen = {"compression": compression, "steps": 20, "parallel": "zero1", "precision": "bf16"}
     train("whole-" + compression, **chosen)
-    train("halves-" + compression, stop_after=17, **chosen)
-    expect(summary("halves-" + compression)["steps"] == 17, "--stop-after 17 stopped elsewhere")
+    train("halves-" + compression, stop_after=9, **chosen)
+    expect(summary("halves-" + compression)["steps"] == 9, "--stop-after 9 stopped elsewhere")
     train("halves-" + compression, resume=True)
     expect_same("halves-" + compression, "whole-" + compression)
 

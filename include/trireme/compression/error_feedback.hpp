@@ -31,17 +31,23 @@ struct same_wire<State> {
 /// Adds what a lossy compressor left out of this step's gradient to the next step's.
 ///
 /// Method   [Karimireddy et al., "Error feedback fixes SignSGD", 2019]; converges with any compressor that is a
-///          contraction.
+///          contraction. A decay below 1 forgets old residuals, which may no longer fit the weights.
 /// Bytes    as Inner on the wire; each rank keeps one residual of the gradient's size, which checkpoints contain.
 /// Ranks    each rank has its own residual: the part of its gradients that it has not sent yet.
+/// Errors   config_error unless 0 <= decay <= 1, or if the error of Inner may be larger than the gradient.
 /// @models summable_compressor if Inner does, gatherable_compressor if Inner does.
 template <class Inner>
 struct error_feedback {
   using policy_category = slot::compression;
   Inner inner{};
+  float decay = 1;  ///< the part of the residual that is kept from step to step
   friend bool operator==(error_feedback const&, error_feedback const&) = default;
 
-  void validate() const { expect_valid(inner); }
+  void validate() const {
+    expect_number("compression::error_feedback", ".decay", decay, {.low = 0, .high = 1});
+    expect_valid(inner);
+    if constexpr (requires { inner.validate_feedback(); }) inner.validate_feedback();
+  }
 
   template <class Env>
   class instance : public detail::same_wire<typename Inner::template instance<Env>> {
@@ -54,6 +60,7 @@ struct error_feedback {
     instance(error_feedback const& description, bucket_form const& form)
         : inner_(make_compressor_state<Inner, Env>(description.inner, form)),
           form_(form),
+          decay_(static_cast<double>(description.decay)),
           residual_(shape{form.elements}),
           next_(shape{form.elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
@@ -73,17 +80,25 @@ struct error_feedback {
       if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
     }
 
+    /// Which gradient comes next.
+    void at_gradient(encoded_gradient const& which) requires(has_at_gradient<inner_state>) {
+      inner_.at_gradient(which);
+    }
+
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
       return inner_.payload_bytes(n);
+    }
+    [[nodiscard]] std::int64_t payload_elements(std::int64_t n) const requires(has_payload_elements<inner_state>) {
+      return inner_.payload_elements(n);
     }
     template <class Payload>
     void encode(tensor_view<gradient, space> slice, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, slice.size());
       auto const next = next_.view().flat(first, slice.size());
-      if (exactly_equal(scale_, 1)) {
+      if (auto const factor = scale_ * decay_; exactly_equal(factor, 1)) {
         ops::on<space>::add(slice, left);
       } else {
-        ops::on<space>::accumulate(slice, tensor_view<gradient const, space>(left), scale_);
+        ops::on<space>::accumulate(slice, tensor_view<gradient const, space>(left), factor);
       }
       inner_.encode(slice, payload, first);
       if constexpr (summable) {
@@ -114,6 +129,7 @@ struct error_feedback {
    private:
     inner_state inner_;
     bucket_form form_;
+    double decay_;
     double scale_ = 1;
     tensor<gradient, space> residual_;
     tensor<gradient, space> next_;  // the residual if the step is taken
@@ -123,7 +139,8 @@ struct error_feedback {
 template <class Inner>
 [[nodiscard]] std::string to_string(error_feedback<Inner> const& c) {
   auto const inner = describe(c.inner);  // "compression::top_k{.ratio = 0.01f}"
-  return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, "}");
+  auto const decay = exactly_equal(c.decay, 1) ? std::string() : text(", .decay = ", c.decay, "f");
+  return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, decay, "}");
 }
 
 }  // namespace trireme::compression

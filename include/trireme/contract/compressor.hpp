@@ -23,6 +23,9 @@
 // A summable or gatherable one may also have:
 //   at_scale(double)             the next gradients carry this factor, a power of two (a loss scale): state kept
 //                                between steps is divided by it, since it may change. Without the call it is 1.
+//   at_gradient(encoded_gradient const&)   which gradient the next calls of encode() and decode() are for: random
+//                                numbers depend on it, and not on earlier calls, so that a resumed run draws the same.
+// A collective one may have at_gradient(), too; it is then called before begin().
 // A compressor with commit() gets each gradient once a step, so it cannot be combined with ZeRO-2 and ZeRO-3.
 
 namespace trireme {
@@ -36,6 +39,16 @@ struct bucket_form {
   };
   std::int64_t elements = 0;   ///< of the bucket, gaps included
   std::vector<entry> tensors;  ///< in the order of their offsets; empty if one run state is used for several buckets
+};
+
+/// Which gradient is encoded next. No two of a run that a rank sends are equal; those of the ranks that form one sum
+/// differ only in `rank`.
+struct encoded_gradient {
+  std::int64_t step = 0;         ///< number of the step in the run
+  std::int64_t bucket = 0;       ///< number of the bucket; uses of a tied tensor that are sent one by one are counted
+  std::int64_t micro_batch = 0;  ///< number of this exchange of the bucket in the step
+  int rank = 0;                  ///< among those whose gradients are summed
+  friend bool operator==(encoded_gradient const&, encoded_gradient const&) = default;
 };
 
 /// The run state of a summable or gatherable compressor for one bucket.
@@ -63,7 +76,9 @@ requires has_compressor_state<C, Env>
 /// A compressor whose payloads can be summed: encode, reduce the payload, decode the sum.
 ///
 /// `wire` is the element type of the payload; encode(gradient, payload, first) and decode(payload, gradient) get equal
-/// numbers of elements. `first` is the offset of the slice in the bucket (error feedback needs it).
+/// numbers of elements, unless the state has payload_elements(n), the number of a slice of n gradients: then the
+/// payload has that many, and decode() gets slice by slice, too. `first` is the offset of the slice in the bucket
+/// (error feedback needs it).
 template <class C, class Env>
 concept summable_compressor = has_compressor_state<C, Env> && requires {
   typename compressor_state<C, Env>::wire;
@@ -132,6 +147,18 @@ concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env
 template <class C>
 concept lossless_identity = requires {
   requires C::identity;
+};
+
+/// A run state that is told which gradient comes next.
+template <class S>
+concept has_at_gradient = requires(S& state, encoded_gradient const& which) {
+  state.at_gradient(which);
+};
+
+/// A run state of a summable compressor whose payloads have their own number of elements.
+template <class S>
+concept has_payload_elements = requires(S const& state, std::int64_t n) {
+  { state.payload_elements(n) } -> std::convertible_to<std::int64_t>;
 };
 
 /// A run state that changes when a step is taken.

@@ -2,6 +2,7 @@
 
 #include "trireme/ops/host/attention.hpp"
 #include "trireme/ops/host/attention_block.hpp"
+#include "trireme/ops/host/codes.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/embedding.hpp"
 #include "trireme/ops/host/heads.hpp"
@@ -27,6 +28,7 @@ struct on<host> : host_elementwise,
                   host_normalisation,
                   host_attention,
                   host_attention_block,
+                  host_codes,
                   host_heads,
                   host_losses,
                   host_low_rank,

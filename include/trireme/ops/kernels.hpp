@@ -11,6 +11,8 @@
 //   exchange    exchange_kernels                     every trainer, make_exchange, communicators
 //   update      adamw_kernels, sgd_kernels           the optimizer of that name
 //   codec       selection_, low_rank_kernels         compression::top_k, power_sgd
+//               codes_, drawing_kernels              compression::quantise and sign, random_k
+//               sampled_selection_kernels            compression::top_k_sampled
 //   dense       dense_kernels                        every model made of layers
 //   heads       heads_kernels                        nn::attend
 //   parts       parts_kernels                        parallel::tensor

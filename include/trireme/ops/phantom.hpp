@@ -13,6 +13,7 @@
 #include "trireme/core/space.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/phantom/attention.hpp"
+#include "trireme/ops/phantom/codes.hpp"
 #include "trireme/ops/phantom/low_rank.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -25,7 +26,7 @@ namespace trireme::ops {
 /// (flops()), and attention allocates the same scratch memory as on<host>.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
-struct on<phantom> : phantom_attention, phantom_low_rank {
+struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   using tokens_view = tensor_view<std::int32_t const, phantom>;
 
   // elementwise

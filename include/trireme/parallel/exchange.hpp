@@ -103,7 +103,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     auto const own = std::max(static_cast<std::int64_t>(step.places.size()), step.runs);
     auto const rounds =
         in_units_ ? parallel::detail::agreed_rounds(summed_, step.micro_batches, own, sums_.in_a_tree()) : 1;
-    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, gradients_type::keeps_buckets);
+    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, steps_, gradients_type::keeps_buckets);
     brought_.begin(1.0 / summed_.size());
     reports_left_ = rounds * this->use_count();
     protocol_.begin(in_units_ ? own : std::min<std::int64_t>(own, 1), rounds);

@@ -24,6 +24,7 @@ class chosen_transport {
   chosen_transport(OneOf const& description, bucket_form const& form, Comm& world)
       : chosen_(std::visit([&](auto const& chosen) { return made(chosen, form, world); }, description.chosen)) {}
 
+  void at_gradient(encoded_gradient const& which) { chosen_->at_gradient(which); }
   void begin(view bucket, double scale) { chosen_->begin(bucket, scale); }
   [[nodiscard]] bool test() { return chosen_->test(); }
   bool turn() { return chosen_->turn(); }
@@ -38,6 +39,7 @@ class chosen_transport {
     face(face const&) = delete;
     face& operator=(face const&) = delete;
     virtual ~face() = default;
+    virtual void at_gradient(encoded_gradient const& which) = 0;
     virtual void begin(view bucket, double scale) = 0;
     virtual bool test() = 0;
     virtual bool turn() = 0;
@@ -50,6 +52,9 @@ class chosen_transport {
   struct holder final : face {
     template <class Compressor>
     holder(Compressor const& compressor, bucket_form const& form, Comm& world) : held(compressor, form, world) {}
+    void at_gradient(encoded_gradient const& which) override {
+      if constexpr (has_at_gradient<Transport>) held.at_gradient(which);
+    }
     void begin(view bucket, double scale) override { held.begin(bucket, scale); }
     bool test() override { return held.test(); }
     bool turn() override { return held.turn(); }

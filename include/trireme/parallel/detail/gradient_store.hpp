@@ -273,9 +273,11 @@ class gradient_store {
   /// @param places  the ones that it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: the number of reports of a lane.
   /// @param scale   the factor that this step's gradients carry.
+  /// @param step    its number in the run.
   /// @param keep    resident gradients are not cleared.
   void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
-             double scale = 1, bool keep = false) {
+             double scale = 1, std::int64_t step = 0, bool keep = false) {
+    step_ = step;
     scale_ = scale;
     leaves_ = leaves;
     rounds_ = rounds;
@@ -436,6 +438,10 @@ class gradient_store {
       if (!kernels::finite(tensor_view<element const, space>(gradients_.whole(it)))) found_nonfinite_ = true;
     }
     if (direct_) return;
+    if constexpr (has_at_gradient<wire>) {
+      it.open->wire->at_gradient(
+          {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank()});
+    }
     start(*it.open->wire, gradients_.whole(it));
     // Buckets are sent in one order on every rank, so rounds may begin here.
     if (takes_rounds(*it.open->wire)) turn_all(now());
@@ -501,6 +507,7 @@ class gradient_store {
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;
   double scale_ = 1;
+  std::int64_t step_ = 0;
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;

@@ -41,6 +41,7 @@ class one_round {
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool summable = summable_compressor<Compressor, Env>;
   static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
+  static constexpr bool own_sizes = has_payload_elements<state>;
 
   template <bool Summable, class State>
   struct payload_of {
@@ -85,7 +86,10 @@ class one_round {
     auto const elements = form.elements;
     if constexpr (identity) return;
     if constexpr (summable) {
-      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
+      if constexpr (!identity) {
+        auto const sent = ranks_ * payload_size(elements / ranks_);
+        sent_ = message_tensor<payload_element, space>(world, shape{own_sizes ? sent : elements});
+      }
     } else {
       auto const bytes = compressor_.payload_bytes(elements / ranks_);
       sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
@@ -93,16 +97,19 @@ class one_round {
     }
   }
 
+  /// What the next begin() is for.
+  void at_gradient(encoded_gradient const& which) requires(has_at_gradient<state>) { compressor_.at_gradient(which); }
   void begin(tensor_view<gradient, space> bucket, [[maybe_unused]] double scale) {
     begin_with(bucket);
     if constexpr (requires { compressor_.at_scale(scale); }) compressor_.at_scale(scale);
     if constexpr (identity) {
       pending_.emplace(reduce(bucket_, reduction::sum{}));
     } else if constexpr (summable) {
-      for_each_slice([&](int, auto slice, std::int64_t first) {
-        compressor_.encode(slice, sent_.view().flat(first, slice_), first);
+      auto const size = payload_size(slice_);
+      for_each_slice([&](int owner, auto slice, std::int64_t first) {
+        compressor_.encode(slice, sent_.view().flat(owner * size, size), first);
       });
-      pending_.emplace(reduce(sent_.view().flat(0, bucket.size()), reduction::sum{}));
+      pending_.emplace(reduce(sent_.view().flat(0, ranks_ * size), reduction::sum{}));
     } else {
       begin_gather();
     }
@@ -136,6 +143,14 @@ class one_round {
   }
 
  private:
+  // The number of elements of a summable payload.
+  [[nodiscard]] std::int64_t payload_size(std::int64_t n) const {
+    if constexpr (own_sizes) {
+      return compressor_.payload_elements(n);
+    } else {
+      return n;
+    }
+  }
   void begin_with(tensor_view<gradient, space> bucket) {
     bucket_ = bucket;
     slice_ = bucket.size() / ranks_;
@@ -169,8 +184,12 @@ class one_round {
   }
   void decode() {
     if constexpr (summable) {
-      if constexpr (sharded) {
-        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
+      if constexpr (sharded || own_sizes) {
+        auto const size = payload_size(slice_);
+        for_each_slice([&](int owner, auto slice, std::int64_t) {
+          if (sharded && owner != rank_) return;
+          compressor_.decode(sent_.view().flat(owner * size, size), slice);
+        });
       } else {
         compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
       }

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/space.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/codes.hpp"
+#include "trireme/ops/phantom/checks.hpp"
+
+namespace trireme::ops {
+
+/// Kernels of compressors that quantise, take signs or choose elements, without their numbers.
+struct phantom_codes {
+  template <class T>
+  using coded = tensor_view<T, phantom>;
+
+  template <class G>
+  static void encode_codes(coded<float> scales, coded<std::uint8_t> codes, coded<G> x, code_form const& form,
+                           random_stream const*) {
+    detail::expect_code_sizes("encode_codes", form, x.size(), scales.size(), codes.size());
+  }
+  template <class G>
+  static void decode_codes(coded<G> y, coded<float const> scales, coded<std::uint8_t const> codes,
+                           code_form const& form, bool) {
+    detail::expect_code_sizes("decode_codes", form, y.size(), scales.size(), codes.size());
+  }
+  template <class T, class G>
+  static void gather_drawn(coded<T>, coded<G>, random_stream const&, bool) noexcept {}
+  template <class G, class T>
+  static void scatter_drawn(coded<G>, coded<T>, random_stream const&) noexcept {}
+  template <class G>
+  static void select_sampled(coded<G> x, std::int64_t, coded<std::int32_t> indices,
+                             phantom_checks::output<std::remove_const_t<G>> values) {
+    expects(assertion_level::light, indices.size() == values.size() && indices.size() <= x.size(),
+            [] { return std::string("trireme::ops::select_sampled: more elements asked for than there are"); });
+  }
+};
+
+}  // namespace trireme::ops
