@@ -139,7 +139,7 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 /// Threads   read() is called from several threads at once.
 /// Not required  copying, an order, randomness: the sampler chooses the order of samples.
 /// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows,
-///           data::token_shard_windows, data::array_file_samples.
+///           data::token_shard_windows, data::array_file_samples, data::chat_samples.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
