@@ -114,9 +114,8 @@ TEST_CASE("ChatML: every role, an empty answer, and special tokens in texts", "[
 
 TEST_CASE("Llama 3: contents are trimmed as the template does", "[data]") {
   folder const in;
-  auto const name = in.write(
-      R"({"messages": [{"role": "user", "content": " \u00a0hi\n"},)"
-      R"( {"role": "assistant", "content": "\t so \u3000"}]})");
+  auto const name = in.write(R"({"messages": [{"role": "user", "content": " \u00a0hi\n"},)"
+                             R"( {"role": "assistant", "content": "\t so \u3000"}]})");
   auto const samples = chat_lines{.files = name, .context = 60, .format = chat_template::llama3}.open(encode);
   expected wanted;
   wanted.text(begin).text(head).text("user").text(head_end).text(two_lines).text("hi").text(eot);

@@ -296,10 +296,15 @@ TEST_CASE("what cannot be encoded is one sentence with its place", "[data]") {
   CHECK(
       contains(said("a.txt", "abc\nxyz", bytes(), [](auto& writer) { writer.vocabulary = 120, writer.separator = -1; }),
                "a.txt: byte 4: trireme::data::token_shard_writer: the document that begins here has the token 120"));
+  auto const small = [](auto& writer) { writer.vocabulary = 120, writer.separator = -1; };
+  CHECK(
+      contains(said("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"xyz\"}", bytes(), small),
+               "a.jsonl: byte 23: trireme::data::token_shard_writer: the document that begins here has the token 120"));
   auto const malformed = [](std::string_view) -> tokens { throw format_error("the text", 2, "it is not UTF-8 here"); };
   CHECK(contains(said("a.txt", "abc", malformed), "a.txt: byte 2: it is not UTF-8 here"));
   auto const unknown = [](std::string_view) -> tokens { throw config_error("no token for \"?\""); };
   CHECK(contains(said("a.txt", "\nabc", unknown), "a.txt: byte 1: the document that begins here cannot be encoded"));
+  CHECK(contains(said("a.jsonl", "\n{\"text\": \"abc\"}", unknown), "a.jsonl: byte 10: the document that begins"));
   CHECK(contains(said("a.txt", "abc", bytes(), [](auto& writer) { writer.separator = 257; }), ".separator = 257"));
   CHECK(contains(said("a.txt", "abc", bytes(), [](auto& writer) { writer.shard_tokens = 0; }), ".shard_tokens = 0"));
   CHECK(contains(said("a.txt", "abc", bytes(), [](auto& writer) { writer.vocabulary = 0; }), ".vocabulary = 0"));

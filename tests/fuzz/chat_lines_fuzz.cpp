@@ -22,9 +22,9 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   for (auto const format : {chat_template::chatml, chat_template::llama3, chat_template::plain}) {
     chat_lines const from{.format = format, .end = format == chat_template::plain ? "</s>" : ""};
     try_it([&] {
-      detail::for_each_json_line(block, "input.jsonl", [&](auto const& line, std::uint64_t at) {
+      auto const read = [&](trireme::formats::json::value const& line) { return detail::chat_text_of(from, line); };
+      detail::for_each_json_line(block, "input.jsonl", read, [&](detail::chat_text const& chat, std::uint64_t at) {
         if (at >= size) std::abort();
-        auto const chat = detail::chat_text_of(from, line);
         std::size_t done = 0;
         for (auto const& answer : chat.answers) {
           if (answer.begin < done || answer.end <= answer.begin || answer.end > chat.text.size()) std::abort();

@@ -323,22 +323,30 @@ chat_samples chat_lines::open(Encode const& encode) const {
   }
   for (detail::document_block block; reader.next(block);) {
     auto const& name = reader.names()[static_cast<std::size_t>(block.begin.file)];
-    detail::for_each_json_line(block, name, [&](formats::json::value const& line, std::uint64_t) {
+    auto const read = [&](formats::json::value const& line) {
       auto some = detail::chat_tokens(*this, detail::chat_text_of(*this, line), encode);
       auto const most = static_cast<std::size_t>(context) + 1;  // the last one is a target alone
-      if (some.size() > most) {
-        // Tokens behind the last answer are not targets.
-        auto const last = std::find_if(some.rbegin(), some.rend(), [](auto token) { return token < 0; });
-        auto const needed = static_cast<std::size_t>(some.rend() - last);
-        if (needed > most && longer == too_long::refused) {
-          line.fail(text("the conversation has ", needed, " tokens, but .context = ", context,
-                         " takes at most one more than that many; give a longer .context, or .longer = too_long::cut"));
-        }
-        if (needed > most && longer == too_long::left_out) return void(++left_out);
-        some.resize(most);
-        if (std::none_of(some.begin() + 1, some.end(), [](auto token) { return token < 0; })) return void(++left_out);
-        if (needed > most) ++cut;
+      if (some.size() <= most) return some;
+      auto const is_answer = [](std::int32_t token) { return token < 0; };
+      auto const last = std::find_if(some.rbegin(), some.rend(), is_answer);
+      auto const needed =
+          static_cast<std::size_t>(some.rend() - last);  // tokens behind the last answer are not targets
+      if (needed > most && longer == too_long::refused) {
+        line.fail(text("the conversation has ", needed, " tokens, but .context = ", context,
+                       " takes at most one more than that many; give a longer .context, or .longer = too_long::cut"));
       }
+      some.resize(most);
+      bool const none_left = std::none_of(some.begin() + 1, some.end(), is_answer);
+      if (none_left || (needed > most && longer == too_long::left_out)) {
+        some.clear();
+        ++left_out;
+      } else if (needed > most) {
+        ++cut;
+      }
+      return some;
+    };
+    detail::for_each_json_line(block, name, read, [&](std::vector<std::int32_t> const& some, std::uint64_t) {
+      if (some.empty()) return;
       tokens.insert(tokens.end(), some.begin(), some.end());
       begins.push_back(static_cast<std::int64_t>(tokens.size()));
     });

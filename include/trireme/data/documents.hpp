@@ -152,22 +152,26 @@ class document_reader {
   return all.starts_with(place) ? all.substr(place.size()) : all;
 }
 
-/// Calls each(value, offset) for each line of a block of JSON lines; lines of spaces alone are not values.
-/// Errors   format_error with the place in the file.
-template <class Each>
-void for_each_json_line(document_block const& block, std::string const& name, Each const& each) {
+/// Calls take(read(value), offset) for each line of a block of JSON lines; lines of spaces alone are not values. What
+/// read() throws at a place in its line becomes an error at that place in the file.
+/// Errors   format_error.
+template <class Read, class Take>
+void for_each_json_line(document_block const& block, std::string const& name, Read const& read, Take const& take) {
   formats::json::limits const most{.string_bytes = std::size_t{1} << 30};
-  auto const base = static_cast<std::uint64_t>(block.begin.offset);
   std::string_view left = block.bytes;
-  for (std::uint64_t at = base; !left.empty();) {
+  for (auto at = static_cast<std::uint64_t>(block.begin.offset); !left.empty();) {
     auto const line = left.substr(0, left.find('\n'));
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      try {
-        each(formats::json::parse(line, name, most), at);
-      } catch (format_error const& error) {
-        if (error.path() != name) throw;
-        throw format_error(name, at + error.offset(), reason_of(error));
-      }
+      take(
+          [&] {
+            try {
+              return read(formats::json::parse(line, name, most));
+            } catch (format_error const& error) {
+              if (error.path() != name) throw;
+              throw format_error(name, at + error.offset(), reason_of(error));
+            }
+          }(),
+          at);
     }
     auto const used = std::min(left.size(), line.size() + 1);
     at += used;
@@ -181,10 +185,17 @@ template <class Each>
 void for_each_document(document_files const& from, document_block const& block, std::string const& name,
                        Each const& each) {
   if (is_json_lines(name)) {
-    return for_each_json_line(block, name, [&](formats::json::value const& line, std::uint64_t at) {
-      auto const* const found = line.find(from.key);
-      if (found == nullptr) line.fail(text("the object has no \"", from.key, "\"; name its text by the key"));
-      each(std::string_view(found->as_string()), at + found->offset());
+    struct found {
+      std::string text;
+      std::uint64_t offset;  // in the line
+    };
+    auto const read = [&](formats::json::value const& line) {
+      auto const* const text_of = line.find(from.key);
+      if (text_of == nullptr) line.fail(text("the object has no \"", from.key, "\"; name its text by the key"));
+      return found{text_of->as_string(), text_of->offset()};
+    };
+    return for_each_json_line(block, name, read, [&](found const& document, std::uint64_t at) {
+      each(std::string_view(document.text), at + document.offset);
     });
   }
   std::string_view left = block.bytes;

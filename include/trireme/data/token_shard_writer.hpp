@@ -351,6 +351,7 @@ class shards_in_progress {
     for (auto const& name : names) {
       struct ::stat about {};
       if (::stat(name.c_str(), &about) != 0) throw formats::detail::io_failure(name, "examine", errno);
+      if (about.st_size == 0) throw io_error(name, text(shard_writer_name, ": the file is empty; leave it out"));
       written_.of_bytes += about.st_size;
       sizes_.push_back(about.st_size);
       list.push_back(json::value::make({{"name", name},
