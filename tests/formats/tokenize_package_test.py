@@ -115,7 +115,7 @@ for name in os.listdir(path("whole")):
     with open(path("whole", name), "rb") as one, open(path("killed", name), "rb") as other:
         expect(one.read() == other.read(), name + " has other bytes after a SIGKILL")
 
-for arguments, part in ((["--separator", "?", path("a.txt")], "which is not a token"),
+for arguments, part in ((["--separator", "<no such token>", path("a.txt")], "which is not a token"),
                         (["--documents", "page", path("a.txt")], "it is line, paragraph or file"),
                         (["--key", "text", path("b.jsonl")], "the object has no \"text\""),
                         ([], "usage:"), (["--much"], "needs a value"), (["--much", "1"], "unknown option --much")):
