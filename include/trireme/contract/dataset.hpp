@@ -137,10 +137,24 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           target_shape(): the shape of one sample; read(ids, inputs, targets) const: writes samples ids[0],
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
-/// Not required  copying, an order, randomness: the sampler chooses the order of samples.
+/// Not required  copying, an order, randomness: the sampler chooses the order of samples, unless the dataset models
+///           has_sample_order.
 /// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows,
-///           data::token_shard_windows, data::array_file_samples.
+///           data::token_shard_windows, data::array_file_samples, data::chat_samples, data::blend.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
+
+/// A dataset that sets its own order, which the loader then uses instead of data::sampler.
+///
+/// Requires  epoch_size(): the number of positions in an epoch, int64, at least 1; id_at(seed, epoch, position): the
+///           number of the sample there, from 0 to size() - 1. It depends on nothing else, so that the order is the
+///           same on every rank and after a resume. A number may occur several times in an epoch, or never.
+/// Threads   both are called from several threads at once.
+/// Models    data::blend; data::map of one; data::any_dataset, which gives any other dataset the order of the sampler.
+template <class D>
+concept has_sample_order = requires(D const& data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+  { data.epoch_size() } -> std::same_as<std::int64_t>;
+  { data.id_at(seed, epoch, position) } -> std::same_as<std::int64_t>;
+};
 
 }  // namespace trireme

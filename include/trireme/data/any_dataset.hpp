@@ -4,13 +4,14 @@
 #include <span>
 
 #include "trireme/contract/dataset.hpp"
+#include "trireme/data/sampler.hpp"
 
 namespace trireme::data {
 
 /// Holds a reference to any dataset, for code that must not be a template over it.
 ///
 /// Bytes    three pointers; borrows the dataset, which must outlive it. One indirect call per batch.
-/// @models trireme::dataset
+/// @models trireme::dataset, trireme::has_sample_order
 class any_dataset {
  public:
   template <dataset Dataset>
@@ -26,6 +27,10 @@ class any_dataset {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     table_->read(data_, ids, inputs, targets);
   }
+  [[nodiscard]] std::int64_t epoch_size() const { return table_->epoch_size(data_); }
+  [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const {
+    return table_->id_at(data_, seed, epoch, position);
+  }
 
  private:
   struct table {
@@ -35,6 +40,8 @@ class any_dataset {
     shape (*input_shape)(void const*);
     shape (*target_shape)(void const*);
     void (*read)(void const*, std::span<std::int64_t const>, void*, void*);
+    std::int64_t (*epoch_size)(void const*);
+    std::int64_t (*id_at)(void const*, std::uint64_t, std::uint64_t, std::int64_t);
   };
   template <class Dataset>
   static Dataset const& as(void const* data) {
@@ -48,6 +55,10 @@ class any_dataset {
                                   [](void const* data) -> shape { return as<Dataset>(data).target_shape(); },
                                   [](void const* data, std::span<std::int64_t const> ids, void* inputs, void* targets) {
                                     as<Dataset>(data).read(ids, inputs, targets);
+                                  },
+                                  [](void const* data) { return detail::epoch_size(as<Dataset>(data)); },
+                                  [](void const* data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+                                    return detail::id_at(as<Dataset>(data), seed, epoch, position);
                                   }};
 
   void const* data_;

@@ -38,7 +38,8 @@ struct loader_options {
 
 /// One rank's part of an endless sequence of shuffled batches, which a thread of its own reads ahead.
 ///
-/// The sequence of samples depends only on the seed, and its division into batches and micro-batches only on the
+/// The sequence of samples depends only on the seed (it is data::sampler's, or that of a dataset that models
+/// trireme::has_sample_order), and its division into batches and micro-batches only on the
 /// options, never on the number of ranks. A batch does not cross epochs: the last one of an epoch may be short.
 ///
 /// Ranks    no communication: each rank makes its own, with equal options (and the same data).
@@ -54,7 +55,7 @@ template <dataset Dataset>
 class loader {
  public:
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
-      : data_(&data), options_(options), order_{.samples = data.size(), .seed = options.seed} {
+      : data_(&data), options_(options), order_{.samples = detail::epoch_size(data), .seed = options.seed} {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -176,7 +177,7 @@ class loader {
     auto const last = parts_.end() * count / options_.micro_batches;
     auto const ids = into.buffer.ids(last - first);
     for (auto i = first; i < last; ++i) {
-      ids[static_cast<std::size_t>(i - first)] = order_.id(at.epoch, at.position + i);
+      ids[static_cast<std::size_t>(i - first)] = detail::id_at(*data_, order_.seed, at.epoch, at.position + i);
     }
     auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
     into.buffer.clear();

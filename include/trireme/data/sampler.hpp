@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/rng.hpp"
@@ -66,6 +67,29 @@ struct sampler {
     return (std::uint64_t{block[1]} << 32 | block[0]) >> 1;  // one bit less, so that adding a half cannot overflow
   }
 };
+
+namespace detail {
+
+/// The positions of an epoch of a dataset, in its own order or in the sampler's.
+template <dataset Dataset>
+[[nodiscard]] std::int64_t epoch_size(Dataset const& data) {
+  if constexpr (has_sample_order<Dataset>) {
+    return data.epoch_size();
+  } else {
+    return data.size();
+  }
+}
+/// The number of the sample at a position.
+template <dataset Dataset>
+[[nodiscard]] std::int64_t id_at(Dataset const& data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+  if constexpr (has_sample_order<Dataset>) {
+    return data.id_at(seed, epoch, position);
+  } else {
+    return sampler{.samples = data.size(), .seed = seed}.id(epoch, position);
+  }
+}
+
+}  // namespace detail
 
 /// "trireme::data::sampler{.samples = 10, .seed = 0}"
 [[nodiscard]] inline std::string to_string(sampler const& order) {
