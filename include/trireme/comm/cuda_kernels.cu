@@ -8,19 +8,18 @@
 #include "trireme/ops/cuda/combine.cuh"
 
 namespace trireme::comm::detail {
-namespace {
-
-template <auto A, auto B>
-inline constexpr bool same_number = static_cast<int>(A) == static_cast<int>(B);
 using ops::cuda_kernels::combination;
 static_assert(most_cuda_terms == ops::cuda_kernels::most_terms);
-static_assert(same_number<cuda_element::f64, dtype::f64> && same_number<cuda_element::bf16, dtype::bf16> &&
-              same_number<cuda_element::u64, dtype::u64> && same_number<cuda_element::u8, dtype::u8>);
-static_assert(same_number<cuda_reduction::sum, combination::sum> &&
-              same_number<cuda_reduction::mean, combination::mean> &&
-              same_number<cuda_reduction::max, combination::max> && same_number<cuda_reduction::min, combination::min>);
-
-}  // namespace
+static_assert(static_cast<dtype>(cuda_element::f64) == dtype::f64 &&
+                  static_cast<dtype>(cuda_element::bf16) == dtype::bf16 &&
+                  static_cast<dtype>(cuda_element::u64) == dtype::u64 &&
+                  static_cast<dtype>(cuda_element::u8) == dtype::u8,
+              "both lists have one order");
+static_assert(static_cast<combination>(cuda_reduction::sum) == combination::sum &&
+                  static_cast<combination>(cuda_reduction::max) == combination::max &&
+                  static_cast<combination>(cuda_reduction::min) == combination::min &&
+                  static_cast<combination>(cuda_reduction::mean) == combination::mean,
+              "both lists have one order");
 
 int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count, void const* const* terms,
                  int term_count, std::int64_t count, int divisor, void* stream) {

@@ -117,7 +117,7 @@ template <class T, std::size_t N, class Launch>
   return result;
 }
 
-/// At least `most` terms or outputs would not fit into a kernel's arguments.
+/// Throws config_error for more terms or outputs than the arguments of one kernel hold.
 inline void expect_fits(char const* who, std::size_t count, int most, char const* what) {
   if (count <= static_cast<std::size_t>(most)) return;
   throw config_error(text("trireme::ops::", who, ": one kernel in CUDA memory takes at most ", most, ' ', what,
