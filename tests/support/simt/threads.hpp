@@ -71,7 +71,8 @@ void AnnotateIgnoreWritesEnd(char const* file, int line);
 //   address   reads and writes past the end of a tensor and of a shared array (and, by the undefined behaviour
 //             sanitizer, vectors at addresses that are not aligned for them). The last line names the thread.
 //
-// The order in which threads and blocks run is drawn from a seed (set_seed). A launch returns when the kernel is done.
+// The order in which threads and blocks run is drawn from a seed (set_seed). A launch returns when the kernel is done,
+// unless it names a stream and there is a stand-in for streams (queue_on), which runs the kernel later.
 
 #define TRIREME_SIMT 1
 
@@ -595,6 +596,10 @@ SIMT_PLAIN inline void device::begin() {
   own.running_->now = state::done;
   own.leave(true);
 }
+
+/// Where kernels go that name a stream: a stand-in for streams sets it, and calls what it gets, in the stream's order.
+/// While it is not set, every kernel runs at once.
+inline void (*queue_on)(void* stream, std::function<void()> kernel) = nullptr;
 
 /// The order in which threads and blocks of this thread's kernels run from now on.
 inline void set_seed(std::uint64_t seed) { here().set_seed(seed); }

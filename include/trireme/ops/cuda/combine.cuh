@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
+#include "trireme/core/dtype.hpp"
 #include "trireme/core/extremes.hpp"
 #include "trireme/ops/cuda/device.hpp"
+#include "trireme/ops/cuda/launch.hpp"
 #include "trireme/ops/cuda/packs.cuh"
 
 // The kernel that combines the terms of several ranks in the order of the ranks. Its results have the bits of the
@@ -13,10 +16,8 @@
 
 namespace trireme::ops::detail::device {
 
-enum class combination { sum, max, min, mean };
-
-/// The most terms, and the most outputs, of one launch.
-inline constexpr int most_terms = 256;
+using cuda_kernels::combination;
+using cuda_kernels::most_terms;
 
 struct terms_and_outputs {
   void* outputs[most_terms];
@@ -26,8 +27,7 @@ struct terms_and_outputs {
 };
 
 template <combination How, class T>
-inline constexpr bool compares_keys =
-    (How == combination::max || How == combination::min) && !std::is_integral_v<T>;
+inline constexpr bool compares_keys = (How == combination::max || How == combination::min) && !std::is_integral_v<T>;
 
 /// The number in which terms are combined: float for storage types, the ordered key of a floating-point number for max
 /// and min, else the number itself.
@@ -122,6 +122,86 @@ template <class T, combination How>
   auto const packs = (count - head) / static_cast<std::int64_t>(16 / sizeof(T));
   return run("combine", &combine<T, How>, blocks_for(packs > head ? packs : head), block_threads, stream, all, head,
              count, divisor);
+}
+
+/// Sums of integers wrap, so signed sums have the bits of unsigned ones.
+template <combination How>
+[[nodiscard]] int launch_sum(dtype of, terms_and_outputs const& all, std::int64_t count, int divisor, void* stream) {
+  switch (of) {
+    case dtype::f64:
+      return launch_combine<double, How>(all, count, divisor, stream);
+    case dtype::f32:
+      return launch_combine<float, How>(all, count, divisor, stream);
+    case dtype::bf16:
+      return launch_combine<bfloat16, How>(all, count, divisor, stream);
+    case dtype::f16:
+      return launch_combine<float16, How>(all, count, divisor, stream);
+    default:
+      break;
+  }
+  if constexpr (How == combination::sum) switch (of) {
+      case dtype::i64:
+      case dtype::u64:
+        return launch_combine<unsigned long long, How>(all, count, divisor, stream);
+      case dtype::i32:
+      case dtype::u32:
+        return launch_combine<unsigned, How>(all, count, divisor, stream);
+      case dtype::i8:
+      case dtype::u8:
+        return launch_combine<unsigned char, How>(all, count, divisor, stream);
+      default:
+        break;
+    }
+  return launch_refused;
+}
+template <combination How>
+[[nodiscard]] int launch_choice(dtype of, terms_and_outputs const& all, std::int64_t count, void* stream) {
+  switch (of) {
+    case dtype::f64:
+      return launch_combine<double, How>(all, count, 1, stream);
+    case dtype::f32:
+      return launch_combine<float, How>(all, count, 1, stream);
+    case dtype::bf16:
+      return launch_combine<bfloat16, How>(all, count, 1, stream);
+    case dtype::f16:
+      return launch_combine<float16, How>(all, count, 1, stream);
+    case dtype::i64:
+      return launch_combine<long long, How>(all, count, 1, stream);
+    case dtype::u64:
+      return launch_combine<unsigned long long, How>(all, count, 1, stream);
+    case dtype::i32:
+      return launch_combine<int, How>(all, count, 1, stream);
+    case dtype::u32:
+      return launch_combine<unsigned, How>(all, count, 1, stream);
+    case dtype::i8:
+      return launch_combine<signed char, How>(all, count, 1, stream);
+    case dtype::u8:
+      return launch_combine<unsigned char, How>(all, count, 1, stream);
+  }
+  return launch_refused;
+}
+/// cuda_kernels::combine(); communicators call it, too.
+[[nodiscard]] inline int launch_combination(dtype of, combination op, void* const* outputs, int output_count,
+                                            void const* const* terms, int term_count, std::int64_t count, int divisor,
+                                            void* stream) {
+  if (count == 0 || output_count == 0) return launch_succeeded;
+  if (term_count < 1 || term_count > most_terms || output_count > most_terms) return launch_refused;
+  terms_and_outputs all;  // unset entries are not read
+  std::memcpy(all.outputs, outputs, static_cast<std::size_t>(output_count) * sizeof *outputs);
+  std::memcpy(all.terms, terms, static_cast<std::size_t>(term_count) * sizeof *terms);
+  all.output_count = output_count;
+  all.term_count = term_count;
+  switch (op) {
+    case combination::sum:
+      return launch_sum<combination::sum>(of, all, count, divisor, stream);
+    case combination::mean:
+      return launch_sum<combination::mean>(of, all, count, divisor, stream);
+    case combination::max:
+      return launch_choice<combination::max>(of, all, count, stream);
+    case combination::min:
+      return launch_choice<combination::min>(of, all, count, stream);
+  }
+  return launch_refused;
 }
 
 }  // namespace trireme::ops::detail::device

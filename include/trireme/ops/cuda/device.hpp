@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "trireme/core/dtype.hpp"
 
@@ -214,12 +215,19 @@ inline T narrow(double x) {
     return static_cast<T>(x);
 }
 
-/// Runs the kernel and returns when it is done. What it does wrong is thrown as simt::error.
+/// Runs the kernel, or queues it where the stand-in has streams. What it does wrong is thrown as simt::error, by this
+/// call or by the one that makes the stream go on.
 template <class... Parameters, class... Arguments>
-[[nodiscard]] int run(char const* name, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
-                      void* /*stream*/, Arguments const&... arguments) {
-  simt::here().launch(name, static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
-                      [&] { kernel(arguments...); });
+[[nodiscard]] int run(char const* name, void (*kernel)(Parameters...), std::int64_t blocks, int threads, void* stream,
+                      Arguments const&... arguments) {
+  auto launch = [=] {
+    simt::here().launch(name, static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
+                        [&] { kernel(arguments...); });
+  };
+  if (stream != nullptr && simt::queue_on != nullptr)
+    simt::queue_on(stream, std::move(launch));
+  else
+    launch();
   return 0;
 }
 inline std::int64_t most_blocks() noexcept { return 3; }  // fewer than the work, so that loops over it are run

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "trireme/ops/cuda/combine.cuh"
 #include "trireme/ops/cuda/elements.cuh"
 #include "trireme/ops/cuda/reductions.cuh"
 #include "trireme/ops/cuda/updates.cuh"
@@ -81,8 +82,8 @@ T const* as(void const* address) {
 }
 
 int tensors_of(update_call const& call, device::update_tensors& all) {
-  if (call.term_count < 0 || call.term_count > device::most_gradient_terms || call.output_count < 0 ||
-      call.output_count > device::most_update_outputs)
+  if (call.term_count < 0 || call.term_count > most_gradient_terms || call.output_count < 0 ||
+      call.output_count > most_update_outputs)
     return device::launch_refused;
   for (int t = 0; t < call.term_count; ++t) all.terms[t] = call.terms[t];
   for (int o = 0; o < call.output_count; ++o) all.outputs[o] = call.outputs[o];
@@ -154,8 +155,8 @@ int activate_backward(handle stream, dtype of, void* dx, void const* dy, void co
                                    stream);
   });
 }
-int dropout(handle stream, dtype of, void* y, std::int64_t n, std::int64_t position, double probability,
-            random_key key, std::uint32_t site, std::uint64_t sample) {
+int dropout(handle stream, dtype of, void* y, std::int64_t n, std::int64_t position, double probability, random_key key,
+            std::uint32_t site, std::uint64_t sample) {
   if (n == 0) return device::launch_succeeded;
   return for_floats(of, [&]<class T>(T) {
     using work_type = device::dropping<T>;
@@ -208,6 +209,11 @@ int sum_of_squares(handle stream, dtype of, void const* x, std::int64_t n, std::
   if (of == dtype::f32) return launch(float{});
   if (of == dtype::f64) return launch(double{});
   return device::launch_refused;
+}
+
+int combine(handle stream, dtype of, combination op, void* const* outputs, int output_count, void const* const* terms,
+            int term_count, std::int64_t n, int divisor) {
+  return device::launch_combination(of, op, outputs, output_count, terms, term_count, n, divisor, stream);
 }
 
 int adamw(handle stream, update_call const& call, void* first, void* second, adamw_numbers const& how) {

@@ -42,6 +42,19 @@ using handle = void*;
 /// double.
 [[nodiscard]] int sum_of_squares(handle stream, dtype of, void const* x, std::int64_t n, std::int64_t* state);
 
+/// How the terms of several ranks are combined.
+enum class combination : std::uint8_t { sum, max, min, mean };
+/// The most terms, and the most outputs, of combine().
+inline constexpr int most_terms = 256;
+/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; a mean is then divided by `divisor`. An output may
+/// be a term. All element types but for means, which are of floating-point types.
+[[nodiscard]] int combine(handle stream, dtype of, combination op, void* const* outputs, int output_count,
+                          void const* const* terms, int term_count, std::int64_t n, int divisor);
+
+/// The most terms of a gradient, and the most outputs, of one step of an optimizer.
+inline constexpr int most_gradient_terms = 256;
+inline constexpr int most_update_outputs = 16;
+
 /// The tensors of one step of an optimizer: those that it changes, of the type `value_type` (float or double), the
 /// terms of the gradient, and the outputs that get the new values.
 struct update_call {
@@ -50,11 +63,11 @@ struct update_call {
   std::int64_t n = 0;
   dtype gradient_type = dtype::f32;
   void const* const* terms = nullptr;
-  int term_count = 0;  ///< at most 256
+  int term_count = 0;  ///< at most most_gradient_terms
   double scale = 1;    ///< of the sum of the terms
   dtype output_type = dtype::f32;
   void* const* outputs = nullptr;
-  int output_count = 0;  ///< at most 16
+  int output_count = 0;  ///< at most most_update_outputs
 };
 [[nodiscard]] int adamw(handle stream, update_call const& call, void* first, void* second, adamw_numbers const& how);
 [[nodiscard]] int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers const& how);

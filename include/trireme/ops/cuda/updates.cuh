@@ -1,14 +1,15 @@
 #pragma once
 
 #include "trireme/ops/cuda/formulas.cuh"
+#include "trireme/ops/cuda/launch.hpp"
 
 // Optimizer steps in one pass over memory: the terms of a gradient are summed when they are read, and the new value is
 // rounded and written to every output.
 
 namespace trireme::ops::detail::device {
 
-inline constexpr int most_gradient_terms = 256;
-inline constexpr int most_update_outputs = 16;
+using cuda_kernels::most_gradient_terms;
+using cuda_kernels::most_update_outputs;
 
 struct update_tensors {
   void const* terms[most_gradient_terms];
