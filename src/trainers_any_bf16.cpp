@@ -2,5 +2,6 @@
 #include "trireme/trireme.hpp"
 
 namespace trireme {
+TRIREME_ALL_GRADIENTS(template, precision::bf16, comm::any_world)
 TRIREME_TRAINERS(template, precision::bf16, comm::any_world)
 }  // namespace trireme

@@ -3,5 +3,6 @@
 
 namespace trireme {
 TRIREME_LAYERS(template, environment<precision::bf16>)
+TRIREME_ALL_GRADIENTS(template, precision::bf16, comm::threads_world)
 TRIREME_TRAINERS(template, precision::bf16, comm::threads_world)
 }  // namespace trireme

@@ -10,7 +10,7 @@
 #include "trireme/compression/compression.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/ops/ops.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_exchange.hpp"
 
 /// An exchange for parameters in the caller's memory, on any communicator: each case returns its error on this rank, or
 /// nothing.

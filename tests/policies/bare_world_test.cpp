@@ -27,7 +27,7 @@
 #include "trireme/parallel/parameter_server.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/tensor.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 
 using namespace trireme;
 

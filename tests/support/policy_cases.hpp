@@ -15,7 +15,7 @@
 #include "trireme/data/function.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/ops/ops.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 #include "trireme/train/plan.hpp"
 
 /// What every policy with a run state shows, whoever wrote it: it learns, goes on bit for bit, sends and holds what its

@@ -17,7 +17,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/optim.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 
 /// A training that a test repeats under different policies, and all that can be compared of it.
 namespace toy {

@@ -15,7 +15,8 @@
 #include "trireme/nn/mlp.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/optim.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_exchange.hpp"
+#include "trireme/train/make_trainer.hpp"
 
 using namespace trireme;
 

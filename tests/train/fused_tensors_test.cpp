@@ -25,7 +25,8 @@
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/optim.hpp"
 #include "trireme/parallel/expert.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_exchange.hpp"
+#include "trireme/train/make_trainer.hpp"
 
 using namespace trireme;
 

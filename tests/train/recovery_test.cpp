@@ -20,7 +20,7 @@
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/train/checkpoint.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 
 using namespace trireme;
 using namespace std::chrono_literals;

@@ -30,7 +30,7 @@ def missing(real, stand_in):
 
 
 lacks = [(each, "detail::refused")
-         for each in missing([("train/trainer.hpp", "basic_trainer")], ("train/make.hpp", "refused"))]
+         for each in missing([("train/trainer.hpp", "basic_trainer")], ("train/make_trainer.hpp", "refused"))]
 lacks += [(each, "detail::refused_exchange") for each in missing(
     [("parallel/distributed_parameters.hpp", "distributed_parameters"), ("parallel/exchange.hpp", "basic_exchange"),
      ("train/own_exchange.hpp", "own_exchange")],

@@ -11,7 +11,7 @@
 #include "trireme/comm/counted.hpp"
 #include "trireme/data/in_memory.hpp"
 #include "trireme/ops/ops.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 #include "trireme/trireme.hpp"
 
 using namespace trireme;

@@ -24,7 +24,8 @@
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/optim.hpp"
 #include "trireme/parallel/tensor.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_exchange.hpp"
+#include "trireme/train/make_trainer.hpp"
 #include "trireme/train/plan.hpp"
 
 using namespace trireme;

@@ -12,7 +12,7 @@
 #include "trireme/interop/torch_data_parallel_options.hpp"
 #include "trireme/interop/torch_data_parallel_steps.hpp"
 #include "trireme/interop/torch_instances.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_exchange.hpp"
 
 namespace trireme::interop {
 

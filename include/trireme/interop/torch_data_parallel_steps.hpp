@@ -19,7 +19,7 @@
 #include "trireme/parallel/patterns.hpp"
 #include "trireme/parallel/vote.hpp"
 #include "trireme/precision/fp16.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_exchange.hpp"
 #include "trireme/train/state_shard.hpp"
 
 namespace trireme::interop {

@@ -3,8 +3,8 @@
 #include "trireme/comm/any_world.hpp"
 #include "trireme/comm/threads.hpp"
 #include "trireme/interop/torch_data_parallel_steps.hpp"
-#include "trireme/train/instances.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/exchange_instances.hpp"
+#include "trireme/train/make_exchange.hpp"
 
 // The instances in the library trireme::compiled_torch: the steps of interop::data_parallel in float, for
 // parallel::data without a compressor, for threads as ranks and for processes as ranks. All others are compiled in the

@@ -17,7 +17,7 @@
 #include "trireme/core/exact.hpp"
 #include "trireme/data/any_dataset.hpp"
 #include "trireme/train/detail/whole_tensors.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 #include "trireme/train/own_exchange.hpp"
 #include "trireme/train/pretrained.hpp"
 

@@ -3,18 +3,17 @@
 #include "trireme/comm/any_world.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/comm/threads.hpp"
-#include "trireme/compression/none.hpp"
 #include "trireme/nn/nn.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/adamw.hpp"
-#include "trireme/parallel/exchange.hpp"
 #include "trireme/precision/precision.hpp"
+#include "trireme/train/exchange_instances.hpp"
 #include "trireme/train/trainer.hpp"
 
 // The templates between descriptions and kernels that are instantiated in the library trireme::compiled: the layers of
-// `nn`, the engine, and, for ranks that are threads or processes (comm::any_world), the exchange and the trainer of the
-// models of `nn` with AdamW. Everything else, and these with other element types, is compiled in the program that uses
-// it, from the same headers.
+// `nn`, the engine, and, for ranks that are threads or processes (comm::any_world), the trainer of the models of `nn`
+// with AdamW; their exchange is in exchange_instances.hpp. Everything else, and these with other element types, is
+// compiled in the program that uses it, from the same headers.
 
 #define TRIREME_LAYERS(WHAT, Env)                                            \
   WHAT class nn::detail::chain_node<Env>;                                    \
@@ -27,40 +26,19 @@
   WHAT class boxed_unit<Env, nn::gpt_head>;                                  \
   WHAT class staged_engine<Env>;
 
-#define TRIREME_GRADIENTS(WHAT, Env, World, Strategy)                                     \
-  WHAT class parallel::detail::bucket_gradients<Env, World, Strategy, compression::none>; \
-  WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
-
-// Not for precisions with separate master values: parameters in the caller's memory have none.
-#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy)                                        \
-  WHAT class distributed_parameters<Env, World, Strategy, parallel::own_memory>;            \
-  WHAT class distributed_parameters<Env, World, Strategy, parallel::callers_memory>;        \
-  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::own_memory>; \
-  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::callers_memory>;
-
 #define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \
   WHAT class placed_model<environment<Precision>, Model, World, parallel::data, compression::none>; \
   WHAT class basic_trainer<Model, optim::adamw, World, parallel::data, Precision, compression::none>;
 
-#define TRIREME_TRAINERS(WHAT, Precision, World)                            \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::data)    \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<1>) \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<2>) \
-  TRIREME_TRAINER(WHAT, Precision, World, nn::mlp)                          \
+#define TRIREME_TRAINERS(WHAT, Precision, World)   \
+  TRIREME_TRAINER(WHAT, Precision, World, nn::mlp) \
   TRIREME_TRAINER(WHAT, Precision, World, nn::gpt)
-
-#define TRIREME_EXCHANGES(WHAT, Precision, World)                          \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::data)    \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<1>) \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<2>)
 
 #ifdef TRIREME_COMPILED
 namespace trireme {
 TRIREME_LAYERS(extern template, environment<precision::fp32>)
 TRIREME_TRAINERS(extern template, precision::fp32, comm::threads_world)
 TRIREME_TRAINERS(extern template, precision::fp32, comm::any_world)
-TRIREME_EXCHANGES(extern template, precision::fp32, comm::threads_world)
-TRIREME_EXCHANGES(extern template, precision::fp32, comm::any_world)
 #ifndef TRIREME_ONLY_FP32
 TRIREME_LAYERS(extern template, environment<precision::bf16>)
 TRIREME_TRAINERS(extern template, precision::bf16, comm::threads_world)

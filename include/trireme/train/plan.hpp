@@ -11,7 +11,7 @@
 #include "trireme/core/expect.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/train/detail/plan_run.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 
 namespace trireme {
 

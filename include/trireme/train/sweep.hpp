@@ -20,7 +20,7 @@
 #include "trireme/optim/adamw.hpp"
 #include "trireme/train/detail/sweep_rates.hpp"
 #include "trireme/train/detail/together.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 #include "trireme/train/plan.hpp"
 
 namespace trireme {

@@ -8,7 +8,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
 #include "trireme/interop/torch_data_parallel_options.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_exchange.hpp"
 #include "trireme/train/step.hpp"
 
 // Wrong arguments of data_parallel: each gives one compile error.

@@ -11,7 +11,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/train/detail/together.hpp"
-#include "trireme/train/make.hpp"
+#include "trireme/train/make_trainer.hpp"
 #include "trireme/train/plan.hpp"
 
 namespace trireme::detail {
