@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f7b35686bfcd0829fb51ddea44e199ab9ba3c4d4e4e343d06ffc7e8ab70afd5f
+// SHA-256 of the sources: 0766dbda1ec7ef8cbaec58df04ed132b54a53274deb57993e1ac7e0bf2dd338e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9146,6 +9146,9 @@ struct state_location {
 // A summable or gatherable one may also have:
 //   at_scale(double)             the next gradients carry this factor, a power of two (a loss scale): state kept
 //                                between steps is divided by it, since it may change. Without the call it is 1.
+//   at_gradient(encoded_gradient const&)   which gradient the next calls of encode() and decode() are for: random
+//                                numbers depend on it, and not on earlier calls, so that a resumed run draws the same.
+// A collective one may have at_gradient(), too; it is then called before begin().
 // A compressor with commit() gets each gradient once a step, so it cannot be combined with ZeRO-2 and ZeRO-3.
 
 namespace trireme {
@@ -9159,6 +9162,16 @@ struct bucket_form {
   };
   std::int64_t elements = 0;   ///< of the bucket, gaps included
   std::vector<entry> tensors;  ///< in the order of their offsets; empty if one run state is used for several buckets
+};
+
+/// Which gradient is encoded next. No two of a run that a rank sends are equal; those of the ranks that form one sum
+/// differ only in `rank`.
+struct encoded_gradient {
+  std::int64_t step = 0;         ///< number of the step in the run
+  std::int64_t bucket = 0;       ///< number of the bucket; uses of a tied tensor that are sent one by one are counted
+  std::int64_t micro_batch = 0;  ///< number of this exchange of the bucket in the step
+  int rank = 0;                  ///< among those whose gradients are summed
+  friend bool operator==(encoded_gradient const&, encoded_gradient const&) = default;
 };
 
 /// The run state of a summable or gatherable compressor for one bucket.
@@ -9186,7 +9199,9 @@ requires has_compressor_state<C, Env>
 /// A compressor whose payloads can be summed: encode, reduce the payload, decode the sum.
 ///
 /// `wire` is the element type of the payload; encode(gradient, payload, first) and decode(payload, gradient) get equal
-/// numbers of elements. `first` is the offset of the slice in the bucket (error feedback needs it).
+/// numbers of elements, unless the state has payload_elements(n), the number of a slice of n gradients: then the
+/// payload has that many, and decode() gets slice by slice, too. `first` is the offset of the slice in the bucket
+/// (error feedback needs it).
 template <class C, class Env>
 concept summable_compressor = has_compressor_state<C, Env> && requires {
   typename compressor_state<C, Env>::wire;
@@ -9255,6 +9270,18 @@ concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env
 template <class C>
 concept lossless_identity = requires {
   requires C::identity;
+};
+
+/// A run state that is told which gradient comes next.
+template <class S>
+concept has_at_gradient = requires(S& state, encoded_gradient const& which) {
+  state.at_gradient(which);
+};
+
+/// A run state of a summable compressor whose payloads have their own number of elements.
+template <class S>
+concept has_payload_elements = requires(S const& state, std::int64_t n) {
+  { state.payload_elements(n) } -> std::convertible_to<std::int64_t>;
 };
 
 /// A run state that changes when a step is taken.
@@ -9399,17 +9426,23 @@ struct same_wire<State> {
 /// Adds what a lossy compressor left out of this step's gradient to the next step's.
 ///
 /// Method   [Karimireddy et al., "Error feedback fixes SignSGD", 2019]; converges with any compressor that is a
-///          contraction.
+///          contraction. A decay below 1 forgets old residuals, which may no longer fit the weights.
 /// Bytes    as Inner on the wire; each rank keeps one residual of the gradient's size, which checkpoints contain.
 /// Ranks    each rank has its own residual: the part of its gradients that it has not sent yet.
+/// Errors   config_error unless 0 <= decay <= 1, or if the error of Inner may be larger than the gradient.
 /// @models summable_compressor if Inner does, gatherable_compressor if Inner does.
 template <class Inner>
 struct error_feedback {
   using policy_category = slot::compression;
   Inner inner{};
+  float decay = 1;  ///< the part of the residual that is kept from step to step
   friend bool operator==(error_feedback const&, error_feedback const&) = default;
 
-  void validate() const { expect_valid(inner); }
+  void validate() const {
+    expect_number("compression::error_feedback", ".decay", decay, {.low = 0, .high = 1});
+    expect_valid(inner);
+    if constexpr (requires { inner.validate_feedback(); }) inner.validate_feedback();
+  }
 
   template <class Env>
   class instance : public detail::same_wire<typename Inner::template instance<Env>> {
@@ -9422,6 +9455,7 @@ struct error_feedback {
     instance(error_feedback const& description, bucket_form const& form)
         : inner_(make_compressor_state<Inner, Env>(description.inner, form)),
           form_(form),
+          decay_(static_cast<double>(description.decay)),
           residual_(shape{form.elements}),
           next_(shape{form.elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
@@ -9441,17 +9475,25 @@ struct error_feedback {
       if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
     }
 
+    /// Which gradient comes next.
+    void at_gradient(encoded_gradient const& which) requires(has_at_gradient<inner_state>) {
+      inner_.at_gradient(which);
+    }
+
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
       return inner_.payload_bytes(n);
+    }
+    [[nodiscard]] std::int64_t payload_elements(std::int64_t n) const requires(has_payload_elements<inner_state>) {
+      return inner_.payload_elements(n);
     }
     template <class Payload>
     void encode(tensor_view<gradient, space> slice, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, slice.size());
       auto const next = next_.view().flat(first, slice.size());
-      if (exactly_equal(scale_, 1)) {
+      if (auto const factor = scale_ * decay_; exactly_equal(factor, 1)) {
         ops::on<space>::add(slice, left);
       } else {
-        ops::on<space>::accumulate(slice, tensor_view<gradient const, space>(left), scale_);
+        ops::on<space>::accumulate(slice, tensor_view<gradient const, space>(left), factor);
       }
       inner_.encode(slice, payload, first);
       if constexpr (summable) {
@@ -9482,6 +9524,7 @@ struct error_feedback {
    private:
     inner_state inner_;
     bucket_form form_;
+    double decay_;
     double scale_ = 1;
     tensor<gradient, space> residual_;
     tensor<gradient, space> next_;  // the residual if the step is taken
@@ -9491,7 +9534,8 @@ struct error_feedback {
 template <class Inner>
 [[nodiscard]] std::string to_string(error_feedback<Inner> const& c) {
   auto const inner = describe(c.inner);  // "compression::top_k{.ratio = 0.01f}"
-  return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, "}");
+  auto const decay = exactly_equal(c.decay, 1) ? std::string() : text(", .decay = ", c.decay, "f");
+  return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, decay, "}");
 }
 
 }  // namespace trireme::compression
@@ -9561,6 +9605,54 @@ inline constexpr bool chooses_compressor<compression::one_of<Compressors...>, En
     (compressor<Compressors, Env, Comm> && ...);
 
 }  // namespace trireme
+
+// ---- trireme/ops/codes.hpp
+namespace trireme::ops {
+
+/// Numbers of few bits: a number is its code times the scale of its block. `bits` is 8, 4 or 2 (signed codes of
+/// [-levels, levels], levels = 2^(bits - 1) - 1) or 1 (the sign).
+///
+/// Shapes   n numbers have scales (ceil(n / block)) and codes (64 ceil(n / group)) bytes; group = 512 / bits
+///          numbers fill 64 bytes, and a block is whole groups.
+struct code_form {
+  int bits = 8;
+  std::int64_t block = 256;
+
+  [[nodiscard]] constexpr std::int64_t group() const noexcept { return 512 / bits; }
+  [[nodiscard]] constexpr std::int64_t scales(std::int64_t n) const noexcept { return (n + block - 1) / block; }
+  [[nodiscard]] constexpr std::int64_t code_bytes(std::int64_t n) const noexcept {
+    return (n + group() - 1) / group() * 64;
+  }
+};
+
+/// The random numbers of one call (core/rng.hpp). Equal values give equal numbers.
+struct random_stream {
+  random_key key{};
+  std::uint32_t site = 0;
+  std::uint64_t sample = 0;
+};
+
+namespace detail {
+
+/// Light check of the sizes of codes.
+inline void expect_code_sizes(std::string_view call, code_form const& form, std::int64_t n, std::int64_t scales,
+                              std::int64_t codes) {
+  expects(assertion_level::light, scales == form.scales(n) && codes == form.code_bytes(n), [&] {
+    return text("trireme::ops::", call, ": ", scales, " scales and ", codes, " bytes of codes for ", n,
+                " numbers; they have ", form.scales(n), " and ", form.code_bytes(n));
+  });
+}
+
+/// Element number i of k strata of n elements: [first, end).
+struct stratum {
+  std::int64_t first = 0, end = 0;
+  stratum(std::int64_t n, std::int64_t k, std::int64_t i) : first(i * n / k), end((i + 1) * n / k) {}
+  [[nodiscard]] std::int64_t size() const noexcept { return end - first; }
+};
+
+}  // namespace detail
+
+}  // namespace trireme::ops
 
 // ---- trireme/ops/sets/set.hpp
 namespace trireme::ops {
@@ -9709,6 +9801,11 @@ namespace trireme::ops {
 //   small_product(y, a, transposed, b, transposed)   y = a b, one of whose three extents is small; each element summed
 //                                          in order, the same bits on every machine
 //   orthonormalise(x)                      makes the columns of x (n, r) orthonormal, starting with the first
+//   encode_codes(scales, codes, x, form, rounding)   numbers of few bits, with a scale a block (ops/codes.hpp)
+//   decode_codes(y, scales, codes, form, add)        y = or += those numbers
+//   gather_drawn(values, x, drawn, weighted)         one random element of each of values.size() strata of x
+//   scatter_drawn(y, values, drawn)                  writes them to the same elements of y
+//   select_sampled(x, samples, indices, values)      like select_largest, with a threshold from a sample of x
 
 namespace detail {
 
@@ -9718,6 +9815,9 @@ struct codec_views {
   using x = tensor_view<typename Env::gradient const, Space>;
   using indices = tensor_view<std::int32_t, Space>;
   using chosen = tensor_view<std::int32_t const, Space>;
+  using scales = tensor_view<float, Space>;
+  using codes = tensor_view<std::uint8_t, Space>;
+  using wire = tensor_view<typename Env::reduce, Space>;
 };
 template <class K, class V>
 concept selects = requires(typename V::y y, typename V::x x, typename V::indices indices, typename V::chosen chosen) {
@@ -9729,6 +9829,23 @@ concept multiplies_small = requires(typename V::y y, typename V::x x) {
   K::small_product(y, x, transposed::no, x, transposed::yes);
   K::orthonormalise(y);
 };
+template <class K, class V>
+concept codes_numbers = requires(typename V::y y, typename V::scales scales, typename V::codes codes,
+                                 code_form const& form, random_stream const& random) {
+  K::encode_codes(scales, codes, y, form, &random);
+  K::decode_codes(y, scales, codes, form, true);
+};
+template <class K, class V>
+concept draws_elements = requires(typename V::y y, typename V::wire wire, random_stream const& random) {
+  K::gather_drawn(wire, y, random, true);
+  K::scatter_drawn(y, wire, random);
+};
+template <class K, class V>
+concept selects_by_sample = requires(typename V::y y, typename V::x x, typename V::indices indices,
+                                     typename V::chosen chosen) {
+  K::select_sampled(y, std::int64_t{}, indices, y);
+  K::scatter(y, chosen, x, true);
+};
 
 }  // namespace detail
 
@@ -9739,6 +9856,16 @@ concept selection_kernels = complete_kernels<Space> || detail::selects<on<Space>
 template <class Space, class Env>
 concept low_rank_kernels =
     complete_kernels<Space> || detail::multiplies_small<on<Space>, detail::codec_views<Space, Env>>;
+/// Whether a memory space has the kernels of compression::quantise and sign.
+template <class Space, class Env>
+concept codes_kernels = complete_kernels<Space> || detail::codes_numbers<on<Space>, detail::codec_views<Space, Env>>;
+/// Whether a memory space has the kernels of compression::random_k.
+template <class Space, class Env>
+concept drawing_kernels = complete_kernels<Space> || detail::draws_elements<on<Space>, detail::codec_views<Space, Env>>;
+/// Whether a memory space has the kernels of compression::top_k_sampled.
+template <class Space, class Env>
+concept sampled_selection_kernels =
+    complete_kernels<Space> || detail::selects_by_sample<on<Space>, detail::codec_views<Space, Env>>;
 
 }  // namespace trireme::ops
 
@@ -9901,6 +10028,274 @@ struct power_sgd {
 
 }  // namespace trireme::compression
 
+// ---- trireme/compression/detail/coded_payload.hpp
+namespace trireme::compression::detail {
+
+inline void expect_block(std::string_view name, ops::code_form const& form) {
+  if (form.block > 0 && form.block % form.group() == 0) return;
+  throw config_error(text("trireme::compression::", name, ": .block is ", form.block, "; it must be a multiple of ",
+                          form.group(), ", so that the codes of a block fill whole groups of 64 bytes"));
+}
+
+/// The random numbers of a gradient, or of a slice of it: the same ones for the same arguments.
+[[nodiscard]] inline ops::random_stream stream_of(std::uint64_t seed, encoded_gradient const& which,
+                                                  std::uint64_t sample) {
+  auto const exchange =
+      mix(mix(static_cast<std::uint64_t>(which.bucket)) + static_cast<std::uint64_t>(which.micro_batch));
+  return {.key = {seed ^ exchange, static_cast<std::uint64_t>(which.step)}, .site = 0x636f6465U, .sample = sample};
+}
+
+/// A payload of numbers of few bits: the scales, then the codes, which start at a multiple of 8 bytes.
+template <class Space>
+struct coded_payload {
+  tensor_view<float, Space> scales;
+  tensor_view<std::uint8_t, Space> codes;
+
+  coded_payload(ops::code_form const& form, tensor_view<std::byte, Space> payload, std::int64_t n)
+      : scales(elements_at<float>(payload.address()), shape{form.scales(n)}),
+        codes(elements_at<std::uint8_t>(payload.address() + scale_bytes(form, n)), shape{form.code_bytes(n)}) {}
+  [[nodiscard]] static std::int64_t bytes(ops::code_form const& form, std::int64_t n) {
+    return scale_bytes(form, n) + form.code_bytes(n);
+  }
+
+ private:
+  static std::int64_t scale_bytes(ops::code_form const& form, std::int64_t n) {
+    return (form.scales(n) * 4 + 7) / 8 * 8;
+  }
+};
+
+}  // namespace trireme::compression::detail
+
+// ---- trireme/compression/quantise.hpp (goes on)
+namespace trireme::compression {
+
+/// How a number between two codes is rounded.
+enum class code_rounding {
+  stochastic,  ///< to either, so that the mean is the number
+  nearest,
+};
+
+/// Sends gradients as integers of Bits bits (8, 4 or 2), with one scale for each block of them.
+///
+/// Method   [Alistarh et al., "QSGD", 2017], with the largest magnitude of a block as its scale. Random numbers
+///          depend on the seed, step, bucket, micro-batch, rank and position (core/rng.hpp), so a resumed run draws
+///          the same ones.
+/// Bytes    Bits / 8 per number (whole 64 bytes per slice), and 4 per block, per rank.
+/// Ranks    payloads are decoded and added in rank order; all ranks get equal bits.
+/// Numerics stochastic: unbiased; with 2 bits the noise exceeds the gradient, so error_feedback needs .nearest there.
+///          nearest: biased; use it with error_feedback. A block with NaN or infinity arrives as NaN; one whose
+///          magnitudes are below 2^-100 arrives as zeros.
+/// Errors   config_error unless .block is a multiple of 512 / Bits.
+/// @models gatherable_compressor          @see compression::error_feedback, compression::sign
+template <int Bits>
+struct quantise {
+  static_assert(Bits == 8 || Bits == 4 || Bits == 2, "trireme::compression::quantise: the bits must be 8, 4 or 2");
+  TRIREME_NEEDS_KERNELS("compression::quantise", codes);
+  using policy_category = slot::compression;
+  std::int64_t block = 256;  ///< numbers that share a scale
+  code_rounding rounding = code_rounding::stochastic;
+  std::uint64_t seed = 0;  ///< of the random numbers
+  friend bool operator==(quantise const&, quantise const&) = default;
+
+  void validate() const { detail::expect_block("quantise", {Bits, block}); }
+  void validate_feedback() const {
+    if (Bits == 2 && rounding == code_rounding::stochastic)
+      throw config_error(
+          "trireme::compression::error_feedback: compression::quantise<2> with stochastic rounding has an error that "
+          "may be larger than the gradient, so residuals would grow; use .rounding = "
+          "compression::code_rounding::nearest, or leave error_feedback out");
+  }
+
+  template <class Env>
+  class instance {
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+    using payload_type = detail::coded_payload<space>;
+
+   public:
+    instance(quantise const& description, std::int64_t) : how_(description) { how_.validate(); }
+    void at_gradient(encoded_gradient const& which) { which_ = which; }
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(form(), n); }
+    void encode(tensor_view<gradient, space> slice, tensor_view<std::byte, space> payload, std::int64_t first) {
+      payload_type const to(form(), payload, slice.size());
+      // Fewer than 2^40 numbers are in a bucket.
+      auto const place = static_cast<std::uint64_t>(which_.rank) << 40 | static_cast<std::uint64_t>(first);
+      auto const random = detail::stream_of(how_.seed, which_, place);
+      ops::on<space>::encode_codes(to.scales, to.codes, slice, form(),
+                                   how_.rounding == code_rounding::nearest ? nullptr : &random);
+    }
+    void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> slice, bool add) {
+      payload_type const from(form(), payload, slice.size());
+      ops::on<space>::decode_codes(slice, from.scales, from.codes, form(), add);
+    }
+
+   private:
+    [[nodiscard]] ops::code_form form() const { return {Bits, how_.block}; }
+    quantise how_;
+    encoded_gradient which_{};
+  };
+};
+
+template <int Bits>
+[[nodiscard]] std::string to_string(quantise<Bits> const& c) {
+  return text("compression::quantise<", Bits, ">{.block = ", c.block, ", .rounding = compression::code_rounding::",
+              c.rounding == code_rounding::nearest ? "nearest" : "stochastic", ", .seed = ", c.seed, "}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/detail/chosen_elements.hpp
+namespace trireme::compression::detail {
+
+inline void expect_ratio(std::string_view name, float ratio) {
+  if (!(ratio > 0 && ratio <= 1))
+    throw config_error(text("trireme::compression::", name, ": ratio ", ratio, " is not in (0, 1]"));
+}
+
+/// The number of elements kept of n: ceil(ratio * n), at least 1.
+[[nodiscard]] inline std::int64_t kept_elements(float ratio, std::int64_t n) {
+  auto const wanted = static_cast<std::int64_t>(std::ceil(static_cast<double>(ratio) * static_cast<double>(n)));
+  return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
+}
+
+/// A payload of k (index, value) pairs: the indices, then the values. Values, and the next payload, start at a multiple
+/// of 8 bytes for every k.
+template <class Gradient, class Space>
+struct chosen_elements {
+  tensor_view<std::int32_t, Space> indices;
+  tensor_view<Gradient, Space> values;
+
+  chosen_elements(tensor_view<std::byte, Space> payload, std::int64_t k)
+      : indices(elements_at<std::int32_t>(payload.address()), shape{k}),
+        values(elements_at<Gradient>(payload.address() + values_offset(k)), shape{k}) {}
+  [[nodiscard]] static std::int64_t bytes(std::int64_t k) {
+    return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(Gradient)));
+  }
+
+ private:
+  static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
+  static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
+};
+
+}  // namespace trireme::compression::detail
+
+// ---- trireme/compression/random_k.hpp (goes on)
+namespace trireme::compression {
+
+/// Sends randomly drawn elements, the same ones on every rank: their values are summed, and no index is sent.
+///
+/// Method   [Wangni et al., "Gradient sparsification", 2018], and with error_feedback [Stich et al., "Sparsified
+///          SGD with memory", 2018]. A piece of n gradients is divided into k strata of n / k; one element of each is
+///          drawn from the seed, step, bucket and micro-batch, so a resumed run draws the same ones.
+/// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1.
+/// Bytes    one reduction of k numbers of the wire type (precision's `reduce`) per piece.
+/// Ranks    every rank draws the same elements.
+/// Numerics .unbiased multiplies by the size of the stratum, so that the mean is the gradient; the noise is then n / k
+///          times the gradient, so error_feedback refuses it. Without it, the elements are sent as they are. ratio = 1
+///          equals none bit for bit.
+/// Errors   config_error unless 0 < ratio <= 1.
+/// @models summable_compressor          @see compression::error_feedback, compression::top_k
+struct random_k {
+  TRIREME_NEEDS_KERNELS("compression::random_k", drawing);
+  using policy_category = slot::compression;
+  float ratio = 0.01F;
+  bool unbiased = false;
+  std::uint64_t seed = 0;  ///< of the random numbers
+  friend bool operator==(random_k const&, random_k const&) = default;
+
+  void validate() const { detail::expect_ratio("random_k", ratio); }
+  void validate_feedback() const {
+    if (unbiased)
+      throw config_error(
+          "trireme::compression::error_feedback: compression::random_k with .unbiased = true has an error larger than "
+          "the gradient, so residuals would grow; leave .unbiased or error_feedback out");
+  }
+
+  template <class Env>
+  class instance {
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+
+   public:
+    using wire = typename Env::reduce;
+    instance(random_k const& description, std::int64_t)
+        : ratio_(description.ratio), unbiased_(description.unbiased), seed_(description.seed) {
+      description.validate();
+    }
+    void at_gradient(encoded_gradient const& which) { which_ = which; }
+    [[nodiscard]] std::int64_t payload_elements(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
+    void encode(tensor_view<gradient, space> slice, tensor_view<wire, space> payload, std::int64_t) {
+      ops::on<space>::gather_drawn(payload, slice, drawn(), unbiased_);
+    }
+    void decode(tensor_view<wire, space> payload, tensor_view<gradient, space> slice) {
+      ops::on<space>::fill(slice, 0.0);
+      ops::on<space>::scatter_drawn(slice, payload, drawn());
+    }
+
+   private:
+    [[nodiscard]] ops::random_stream drawn() const { return detail::stream_of(seed_, which_, 0); }
+    float ratio_;
+    bool unbiased_;
+    std::uint64_t seed_;
+    encoded_gradient which_{};
+  };
+};
+
+[[nodiscard]] inline std::string to_string(random_k const& c) {
+  return text("compression::random_k{.ratio = ", c.ratio, "f, .unbiased = ", c.unbiased ? "true" : "false",
+              ", .seed = ", c.seed, "}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/sign.hpp
+namespace trireme::compression {
+
+/// Sends the sign of each gradient, one bit, and for each block of them the mean of their magnitudes.
+///
+/// Method   [Seide et al., "1-bit stochastic gradient descent", 2014] with a scale as in [Karimireddy et al.,
+///          2019]. Use it with error_feedback: without it, small gradients are lost.
+/// Bytes    1/8 per number (whole 64 bytes per slice), and 4 per block, per rank.
+/// Ranks    payloads are decoded and added in rank order; all ranks get equal bits.
+/// Numerics lossy and biased. 0 counts as positive. A block with NaN or infinity arrives as NaN; one whose mean
+///          magnitude is below 2^-100 arrives as zeros.
+/// Errors   config_error unless .block is a multiple of 512.
+/// @models gatherable_compressor          @see compression::error_feedback, compression::quantise
+struct sign {
+  TRIREME_NEEDS_KERNELS("compression::sign", codes);
+  using policy_category = slot::compression;
+  std::int64_t block = 512;  ///< numbers that share a scale
+  friend bool operator==(sign const&, sign const&) = default;
+
+  void validate() const { detail::expect_block("sign", {1, block}); }
+
+  template <class Env>
+  class instance {
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+    using payload_type = detail::coded_payload<space>;
+
+   public:
+    instance(sign const& description, std::int64_t) : form_{1, description.block} { description.validate(); }
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(form_, n); }
+    void encode(tensor_view<gradient, space> slice, tensor_view<std::byte, space> payload, std::int64_t) {
+      payload_type const to(form_, payload, slice.size());
+      ops::on<space>::encode_codes(to.scales, to.codes, slice, form_, nullptr);
+    }
+    void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> slice, bool add) {
+      payload_type const from(form_, payload, slice.size());
+      ops::on<space>::decode_codes(slice, from.scales, from.codes, form_, add);
+    }
+
+   private:
+    ops::code_form form_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(sign const& c) { return text("compression::sign{.block = ", c.block, "}"); }
+
+}  // namespace trireme::compression
+
 // ---- trireme/compression/top_k.hpp
 namespace trireme::compression {
 
@@ -9919,10 +10314,7 @@ struct top_k {
   float ratio = 0.01F;
   friend bool operator==(top_k const&, top_k const&) = default;
 
-  void validate() const {
-    if (!(ratio > 0 && ratio <= 1))
-      throw config_error(text("trireme::compression::top_k: ratio ", ratio, " is not in (0, 1]"));
-  }
+  void validate() const { detail::expect_ratio("top_k", ratio); }
 
   template <class Env>
   class instance {
@@ -9931,40 +10323,87 @@ struct top_k {
     using gradient = typename Env::gradient;
 
     instance(top_k const& description, std::int64_t) : ratio_(description.ratio) { description.validate(); }
-    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const {
-      auto const k = kept(n);
-      return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(gradient)));
-    }
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
     void encode(tensor_view<gradient, space> slice, tensor_view<std::byte, space> payload, std::int64_t) {
-      auto const k = kept(slice.size());
-      ops::on<space>::select_largest(slice, indices(payload, k), values(payload, k));
+      payload_type const to(payload, kept(slice.size()));
+      ops::on<space>::select_largest(slice, to.indices, to.values);
     }
     void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> slice, bool add) {
-      auto const k = kept(slice.size());
+      payload_type const from(payload, kept(slice.size()));
       if (!add) ops::on<space>::fill(slice, 0.0);
-      ops::on<space>::scatter(slice, indices(payload, k), values(payload, k), add);
+      ops::on<space>::scatter(slice, from.indices, from.values, add);
     }
 
    private:
-    [[nodiscard]] std::int64_t kept(std::int64_t n) const {
-      auto const wanted = static_cast<std::int64_t>(std::ceil(static_cast<double>(ratio_) * static_cast<double>(n)));
-      return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
-    }
-    // Values, and the next payload, start at a multiple of 8 bytes for every k.
-    static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
-    static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
-    static tensor_view<std::int32_t, space> indices(tensor_view<std::byte, space> payload, std::int64_t k) {
-      return {elements_at<std::int32_t>(payload.address()), shape{k}};
-    }
-    static tensor_view<gradient, space> values(tensor_view<std::byte, space> payload, std::int64_t k) {
-      return {elements_at<gradient>(payload.address() + values_offset(k)), shape{k}};
-    }
+    using payload_type = detail::chosen_elements<gradient, space>;
+    [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
     float ratio_;
   };
 };
 
 [[nodiscard]] inline std::string to_string(top_k const& c) {
   return text("compression::top_k{.ratio = ", c.ratio, "f}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/top_k_sampled.hpp
+namespace trireme::compression {
+
+/// Like top_k, but a threshold that is estimated from a sample limits the search, so the gradient is read only once.
+/// Usually it sends the same elements as top_k.
+///
+/// Method   [Lin et al., "Deep Gradient Compression", 2018]: the threshold is two standard deviations below the value
+///          that the sample suggests; of the elements that reach it, the k largest are sent. If there are fewer, the
+///          rest of the payload is empty. A piece of less than 4 `samples` elements is searched like top_k's.
+/// Bytes    as top_k.      Ranks    as top_k.
+/// Numerics lossy and biased; use it with error_feedback. The sample does not depend on random numbers: equal gradients
+///          give equal payloads.
+/// Errors   config_error unless 0 < ratio <= 1 and samples >= 1.
+/// @models gatherable_compressor          @see compression::top_k, compression::error_feedback
+struct top_k_sampled {
+  TRIREME_NEEDS_KERNELS("compression::top_k_sampled", sampled_selection);
+  using policy_category = slot::compression;
+  float ratio = 0.01F;
+  std::int64_t samples = 16384;  ///< elements from which the threshold is estimated
+  friend bool operator==(top_k_sampled const&, top_k_sampled const&) = default;
+
+  void validate() const {
+    detail::expect_ratio("top_k_sampled", ratio);
+    expect_number("compression::top_k_sampled", ".samples", samples, at_least_one);
+  }
+
+  template <class Env>
+  class instance {
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+    using payload_type = detail::chosen_elements<gradient, space>;
+
+   public:
+    instance(top_k_sampled const& description, std::int64_t)
+        : ratio_(description.ratio), samples_(description.samples) {
+      description.validate();
+    }
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
+    void encode(tensor_view<gradient, space> slice, tensor_view<std::byte, space> payload, std::int64_t) {
+      payload_type const to(payload, kept(slice.size()));
+      ops::on<space>::select_sampled(slice, samples_, to.indices, to.values);
+    }
+    void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> slice, bool add) {
+      payload_type const from(payload, kept(slice.size()));
+      if (!add) ops::on<space>::fill(slice, 0.0);
+      ops::on<space>::scatter(slice, from.indices, from.values, add);
+    }
+
+   private:
+    [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
+    float ratio_;
+    std::int64_t samples_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(top_k_sampled const& c) {
+  return text("compression::top_k_sampled{.ratio = ", c.ratio, "f, .samples = ", c.samples, "}");
 }
 
 }  // namespace trireme::compression
@@ -10099,13 +10538,117 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           target_shape(): the shape of one sample; read(ids, inputs, targets) const: writes samples ids[0],
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
-/// Not required  copying, an order, randomness: the sampler chooses the order of samples.
+/// Not required  copying, an order, randomness: the sampler chooses the order of samples, unless the dataset models
+///           has_sample_order.
 /// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows,
-///           data::token_shard_windows, data::array_file_samples.
+///           data::token_shard_windows, data::array_file_samples, data::chat_samples, data::blend.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
+/// A dataset that sets its own order, which the loader then uses instead of data::sampler.
+///
+/// Requires  epoch_size(): the number of positions in an epoch, int64, at least 1; id_at(seed, epoch, position): the
+///           number of the sample there, from 0 to size() - 1. It depends on nothing else, so that the order is the
+///           same on every rank and after a resume. A number may occur several times in an epoch, or never.
+/// Threads   both are called from several threads at once.
+/// Models    data::blend; data::map of one; data::any_dataset, which gives any other dataset the order of the sampler.
+template <class D>
+concept has_sample_order = requires(D const& data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+  { data.epoch_size() } -> std::same_as<std::int64_t>;
+  { data.id_at(seed, epoch, position) } -> std::same_as<std::int64_t>;
+};
+
 }  // namespace trireme
+
+// ---- trireme/data/sampler.hpp
+namespace trireme::data {
+
+/// The order in which samples are visited: a new permutation in each epoch, computed without storing indices.
+///
+/// Why: the order is a function of (seed, epoch, position), so an interrupted run continues with the very next sample
+/// from two saved numbers, on any number of ranks, and no list of indices is shuffled or stored.
+/// Method: a Feistel network on pairs (left, right) of a grid slightly larger than the number of samples, with Philox
+/// as the round function; it is applied again to results outside the range until one is inside [Black, Rogaway, 2002].
+///
+/// Numerics every id of [0, samples) occurs exactly once per epoch (tested exhaustively).
+/// Threads  const and stateless: any number of callers.
+/// Errors   validate() throws config_error if there are no samples; id() expects 0 <= position < samples.
+struct sampler {
+  std::int64_t samples = 0;
+  std::uint64_t seed = 0;
+
+  void validate() const {
+    if (samples < 1)
+      throw config_error(text("trireme::data::sampler: ", how_many(samples, "sample"), " give no order"));
+  }
+
+  /// The number of the sample at `position` of epoch `epoch`. About 0.1 us.
+  [[nodiscard]] std::int64_t id(std::uint64_t epoch, std::int64_t position) const noexcept {
+    auto const count = static_cast<std::uint64_t>(samples);
+    auto const columns = width(count);
+    auto const rows = (count + columns - 1) / columns;
+    auto at = static_cast<std::uint64_t>(position);
+    do {
+      auto left = at / columns;
+      auto right = at % columns;
+      for (std::uint32_t round = 0; round < rounds; round += 2) {
+        left = (left + word(epoch, round, right)) % rows;
+        right = (right + word(epoch, round + 1, left)) % columns;
+      }
+      at = left * columns + right;
+    } while (at >= count);
+    return static_cast<std::int64_t>(at);
+  }
+
+  friend bool operator==(sampler const&, sampler const&) = default;
+
+ private:
+  static constexpr std::uint32_t rounds = 6;
+  static constexpr std::uint32_t site =
+      0x73616d70U;  // "samp": separates these random numbers from other uses of the seed
+
+  // The smallest width whose square is at least `count`: the grid then has fewer than `width` extra cells.
+  static std::uint64_t width(std::uint64_t count) noexcept {
+    auto root = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(count)));
+    while (root * root < count) ++root;
+    while (root > 1 && (root - 1) * (root - 1) >= count) --root;
+    return root;
+  }
+  [[nodiscard]] std::uint64_t word(std::uint64_t epoch, std::uint32_t round, std::uint64_t half) const noexcept {
+    auto const block = random_block({seed, epoch}, site, half, round);
+    return (std::uint64_t{block[1]} << 32 | block[0]) >> 1;  // one bit less, so that adding a half cannot overflow
+  }
+};
+
+namespace detail {
+
+/// The positions of an epoch of a dataset, in its own order or in the sampler's.
+template <dataset Dataset>
+[[nodiscard]] std::int64_t epoch_size(Dataset const& data) {
+  if constexpr (has_sample_order<Dataset>) {
+    return data.epoch_size();
+  } else {
+    return data.size();
+  }
+}
+/// The number of the sample at a position.
+template <dataset Dataset>
+[[nodiscard]] std::int64_t id_at(Dataset const& data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+  if constexpr (has_sample_order<Dataset>) {
+    return data.id_at(seed, epoch, position);
+  } else {
+    return sampler{.samples = data.size(), .seed = seed}.id(epoch, position);
+  }
+}
+
+}  // namespace detail
+
+/// "trireme::data::sampler{.samples = 10, .seed = 0}"
+[[nodiscard]] inline std::string to_string(sampler const& order) {
+  return text("trireme::data::sampler{.samples = ", order.samples, ", .seed = ", order.seed, "}");
+}
+
+}  // namespace trireme::data
 
 // ---- trireme/data/any_dataset.hpp (goes on)
 namespace trireme::data {
@@ -10113,7 +10656,7 @@ namespace trireme::data {
 /// Holds a reference to any dataset, for code that must not be a template over it.
 ///
 /// Bytes    three pointers; borrows the dataset, which must outlive it. One indirect call per batch.
-/// @models trireme::dataset
+/// @models trireme::dataset, trireme::has_sample_order
 class any_dataset {
  public:
   template <dataset Dataset>
@@ -10129,6 +10672,10 @@ class any_dataset {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     table_->read(data_, ids, inputs, targets);
   }
+  [[nodiscard]] std::int64_t epoch_size() const { return table_->epoch_size(data_); }
+  [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const {
+    return table_->id_at(data_, seed, epoch, position);
+  }
 
  private:
   struct table {
@@ -10138,6 +10685,8 @@ class any_dataset {
     shape (*input_shape)(void const*);
     shape (*target_shape)(void const*);
     void (*read)(void const*, std::span<std::int64_t const>, void*, void*);
+    std::int64_t (*epoch_size)(void const*);
+    std::int64_t (*id_at)(void const*, std::uint64_t, std::uint64_t, std::int64_t);
   };
   template <class Dataset>
   static Dataset const& as(void const* data) {
@@ -10151,6 +10700,10 @@ class any_dataset {
                                   [](void const* data) -> shape { return as<Dataset>(data).target_shape(); },
                                   [](void const* data, std::span<std::int64_t const> ids, void* inputs, void* targets) {
                                     as<Dataset>(data).read(ids, inputs, targets);
+                                  },
+                                  [](void const* data) { return detail::epoch_size(as<Dataset>(data)); },
+                                  [](void const* data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+                                    return detail::id_at(as<Dataset>(data), seed, epoch, position);
                                   }};
 
   void const* data_;
@@ -10535,74 +11088,7 @@ in_memory(tensor_view<U, host>, tensor_view<W, host>) -> in_memory<std::remove_c
 
 }  // namespace trireme::data
 
-// ---- trireme/data/sampler.hpp
-namespace trireme::data {
-
-/// The order in which samples are visited: a new permutation in each epoch, computed without storing indices.
-///
-/// Why: the order is a function of (seed, epoch, position), so an interrupted run continues with the very next sample
-/// from two saved numbers, on any number of ranks, and no list of indices is shuffled or stored.
-/// Method: a Feistel network on pairs (left, right) of a grid slightly larger than the number of samples, with Philox
-/// as the round function; it is applied again to results outside the range until one is inside [Black, Rogaway, 2002].
-///
-/// Numerics every id of [0, samples) occurs exactly once per epoch (tested exhaustively).
-/// Threads  const and stateless: any number of callers.
-/// Errors   validate() throws config_error if there are no samples; id() expects 0 <= position < samples.
-struct sampler {
-  std::int64_t samples = 0;
-  std::uint64_t seed = 0;
-
-  void validate() const {
-    if (samples < 1)
-      throw config_error(text("trireme::data::sampler: ", how_many(samples, "sample"), " give no order"));
-  }
-
-  /// The number of the sample at `position` of epoch `epoch`. About 0.1 us.
-  [[nodiscard]] std::int64_t id(std::uint64_t epoch, std::int64_t position) const noexcept {
-    auto const count = static_cast<std::uint64_t>(samples);
-    auto const columns = width(count);
-    auto const rows = (count + columns - 1) / columns;
-    auto at = static_cast<std::uint64_t>(position);
-    do {
-      auto left = at / columns;
-      auto right = at % columns;
-      for (std::uint32_t round = 0; round < rounds; round += 2) {
-        left = (left + word(epoch, round, right)) % rows;
-        right = (right + word(epoch, round + 1, left)) % columns;
-      }
-      at = left * columns + right;
-    } while (at >= count);
-    return static_cast<std::int64_t>(at);
-  }
-
-  friend bool operator==(sampler const&, sampler const&) = default;
-
- private:
-  static constexpr std::uint32_t rounds = 6;
-  static constexpr std::uint32_t site =
-      0x73616d70U;  // "samp": separates these random numbers from other uses of the seed
-
-  // The smallest width whose square is at least `count`: the grid then has fewer than `width` extra cells.
-  static std::uint64_t width(std::uint64_t count) noexcept {
-    auto root = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(count)));
-    while (root * root < count) ++root;
-    while (root > 1 && (root - 1) * (root - 1) >= count) --root;
-    return root;
-  }
-  [[nodiscard]] std::uint64_t word(std::uint64_t epoch, std::uint32_t round, std::uint64_t half) const noexcept {
-    auto const block = random_block({seed, epoch}, site, half, round);
-    return (std::uint64_t{block[1]} << 32 | block[0]) >> 1;  // one bit less, so that adding a half cannot overflow
-  }
-};
-
-/// "trireme::data::sampler{.samples = 10, .seed = 0}"
-[[nodiscard]] inline std::string to_string(sampler const& order) {
-  return text("trireme::data::sampler{.samples = ", order.samples, ", .seed = ", order.seed, "}");
-}
-
-}  // namespace trireme::data
-
-// ---- trireme/data/loader.hpp (goes on)
+// ---- trireme/data/loader.hpp
 namespace trireme::data {
 
 /// How samples are grouped into batches.
@@ -10624,7 +11110,8 @@ struct loader_options {
 
 /// One rank's part of an endless sequence of shuffled batches, which a thread of its own reads ahead.
 ///
-/// The sequence of samples depends only on the seed, and its division into batches and micro-batches only on the
+/// The sequence of samples depends only on the seed (it is data::sampler's, or that of a dataset that models
+/// trireme::has_sample_order), and its division into batches and micro-batches only on the
 /// options, never on the number of ranks. A batch does not cross epochs: the last one of an epoch may be short.
 ///
 /// Ranks    no communication: each rank makes its own, with equal options (and the same data).
@@ -10640,7 +11127,7 @@ template <dataset Dataset>
 class loader {
  public:
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
-      : data_(&data), options_(options), order_{.samples = data.size(), .seed = options.seed} {
+      : data_(&data), options_(options), order_{.samples = detail::epoch_size(data), .seed = options.seed} {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -10762,7 +11249,7 @@ class loader {
     auto const last = parts_.end() * count / options_.micro_batches;
     auto const ids = into.buffer.ids(last - first);
     for (auto i = first; i < last; ++i) {
-      ids[static_cast<std::size_t>(i - first)] = order_.id(at.epoch, at.position + i);
+      ids[static_cast<std::size_t>(i - first)] = detail::id_at(*data_, order_.seed, at.epoch, at.position + i);
     }
     auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
     into.buffer.clear();
@@ -20564,6 +21051,927 @@ void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y,
 
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/host/codes.hpp
+namespace trireme::ops {
+
+namespace detail {
+
+template <class G>
+void encode_codes(float* scales, std::uint8_t* codes, G const* x, std::int64_t n, code_form const& form,
+                  random_stream const* rounding);
+template <class G>
+void decode_codes(G* y, float const* scales, std::uint8_t const* codes, std::int64_t n, code_form const& form,
+                  bool add);
+/// @returns how many of the k were found; their indices are the last ones, ascending.
+template <class G>
+std::int64_t select_sampled(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k, std::int64_t samples);
+
+}  // namespace detail
+
+/// Kernels of compressors that quantise, take signs or choose elements.
+/// Numerics the same bits at every CPU level.
+/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
+struct host_codes {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// x as codes and scales (code_form).
+  ///
+  /// Numerics bits > 1: the scale is the largest magnitude of the block / levels, rounded up to 16 significant bits, so
+  ///          that a code times its scale is exact. With `rounding`, a number between two codes becomes either one with
+  ///          the probability that makes its mean the number (to 2^-16 of a scale); with nullptr the nearest code.
+  ///          bits = 1: the scale is the mean magnitude, and 0 counts as positive. A block whose scale would be below
+  ///          2^-100 becomes zeros; one with NaN or infinity becomes NaN. A double is first rounded to float.
+  template <class G>
+  static void encode_codes(view<float> scales, view<std::uint8_t> codes, view<G> x, code_form const& form,
+                           random_stream const* rounding) {
+    detail::expect_code_sizes("encode_codes", form, x.size(), scales.size(), codes.size());
+    std::remove_const_t<G> const* const from = raw(x);
+    detail::encode_codes(raw(scales), raw(codes), from, x.size(), form, rounding);
+  }
+  /// y = or += what encode_codes has written.
+  template <class G>
+  static void decode_codes(view<G> y, view<float const> scales, view<std::uint8_t const> codes, code_form const& form,
+                           bool add) {
+    detail::expect_code_sizes("decode_codes", form, y.size(), scales.size(), codes.size());
+    detail::decode_codes(raw(y), raw(scales), raw(codes), y.size(), form, add);
+  }
+
+  /// values[i] = an element of x drawn from the i-th of k = values.size() strata, which are equal to within one
+  /// element; multiplied by the size of the stratum if `weighted`, so that scatter_drawn has the mean x.
+  template <class T, class G>
+  static void gather_drawn(view<T> values, view<G> x, random_stream const& drawn, bool weighted) {
+    std::remove_const_t<G> const* const from = raw(x);
+    T* const to = raw(values);
+    for_each_drawn(values.size(), x.size(), drawn, [&](std::int64_t i, std::int64_t at, std::int64_t size) {
+      auto const value = weighted ? from[at] * static_cast<std::remove_const_t<G>>(size) : from[at];
+      if constexpr (storage_float<T>) {
+        to[i] = T(static_cast<float>(value));
+      } else {
+        to[i] = static_cast<T>(value);
+      }
+    });
+  }
+  /// Writes the values to the elements of y that gather_drawn chose for the same numbers.
+  template <class G, class T>
+  static void scatter_drawn(view<G> y, view<T> values, random_stream const& drawn) {
+    std::remove_const_t<T> const* const from = raw(values);
+    G* const to = raw(y);
+    for_each_drawn(values.size(), y.size(), drawn,
+                   [&](std::int64_t i, std::int64_t at, std::int64_t) { to[at] = static_cast<G>(from[i]); });
+  }
+
+  /// Like select_largest, but a threshold from about `samples` elements limits the search, so x is read only once. If
+  /// fewer than k elements reach the threshold, the missing ones come first, with index 0 and value 0.
+  /// Allocates scratch memory once per thread.
+  template <class G>
+  static void select_sampled(view<G> x, std::int64_t samples, view<std::int32_t> indices,
+                             detail::output<std::remove_const_t<G>> values) {
+    detail::same_size("select_sampled", indices.size(), values.size());
+    expects(assertion_level::light, indices.size() <= x.size(),
+            [] { return std::string("trireme::ops::select_sampled: more elements asked for than there are"); });
+    std::remove_const_t<G> const* const from = raw(x);
+    auto const k = indices.size();
+    auto const missing = k - detail::select_sampled(from, x.size(), raw(indices), k, samples);
+    for (std::int64_t i = 0; i < k; ++i) {
+      if (i < missing) raw(indices)[i] = 0;
+      raw(values)[i] = i < missing ? std::remove_const_t<G>{} : from[raw(indices)[i]];
+    }
+  }
+
+ private:
+  template <class F>
+  static void for_each_drawn(std::int64_t k, std::int64_t n, random_stream const& drawn, F&& f) {
+    std::array<std::uint32_t, 4> words{};
+    for (std::int64_t i = 0; i < k; ++i) {
+      if (i % 4 == 0) words = random_block(drawn.key, drawn.site, drawn.sample, static_cast<std::uint32_t>(i / 4));
+      detail::stratum const of(n, k, i);
+      auto const offset = std::uint64_t{words[static_cast<std::size_t>(i % 4)]} * static_cast<std::uint64_t>(of.size());
+      f(i, of.first + static_cast<std::int64_t>(offset >> 32), of.size());
+    }
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/codes.ipp
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/codes.inl
+// Codes of few bits; included once for each CPU level (see simd.hpp).
+//
+// 16 numbers are one vector. A group of 512 / Bits numbers, 32 / Bits vectors, becomes 16 words: vector v has bits
+// [Bits v, Bits (v + 1)) of each. All arithmetic is in integers, or is a single product: no level contracts it.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// The largest magnitude, as bits; NaN is largest.
+inline std::uint32_t largest_magnitude(float const* x, std::int64_t n) {
+  constexpr int several = 4;
+  wide<std::int32_t> most[several] = {};
+  std::int64_t i = 0;
+  for (; i + 16 * several <= n; i += 16 * several) {
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) {
+      wide<std::int32_t> bits;
+      std::memcpy(&bits, x + i + 16 * v, sizeof bits);
+      bits &= 0x7fff'ffff;
+      most[v] = bits > most[v] ? bits : most[v];
+    }
+  }
+  std::int32_t lanes[16 * several];
+  std::memcpy(lanes, most, sizeof lanes);
+  std::int32_t all = 0;
+  for (auto const lane : lanes) all = lane > all ? lane : all;
+  for (; i < n; ++i) {
+    std::int32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    bits &= 0x7fff'ffff;
+    all = bits > all ? bits : all;
+  }
+  return static_cast<std::uint32_t>(all);
+}
+
+// The sum of magnitudes, in one order at every level.
+inline float sum_of_magnitudes(float const* x, std::int64_t n) {
+  constexpr int several = 4;
+  wide<float> sums[several] = {};
+  std::int64_t i = 0;
+  for (; i + 16 * several <= n; i += 16 * several) {
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) {
+      wide<std::int32_t> bits;
+      std::memcpy(&bits, x + i + 16 * v, sizeof bits);
+      bits &= 0x7fff'ffff;
+      wide<float> magnitudes;
+      std::memcpy(&magnitudes, &bits, sizeof bits);
+      sums[v] += magnitudes;
+    }
+  }
+  float lanes[16 * several];
+  std::memcpy(lanes, sums, sizeof lanes);
+  float all = 0;
+  for (auto const lane : lanes) all += lane;
+  for (; i < n; ++i) all += x[i] < 0 ? -x[i] : x[i];
+  return all;
+}
+
+// 16 words of two 16-bit random numbers each: an integer hash of the vector's number, keyed by two words.
+struct lane_randoms {
+  std::uint32_t first, second;
+};
+inline lane_randoms lane_key(random_stream const& numbers, std::int64_t stretch) {
+  auto const words = random_block(numbers.key, numbers.site, numbers.sample, static_cast<std::uint32_t>(stretch));
+  return {words[0], words[1]};
+}
+
+template <int Bits, bool Random>
+TRIREME_INLINE void encode_group(std::uint8_t* codes, float const* x, float factor, std::uint32_t number,
+                                 lane_randoms const& key) {
+  constexpr int vectors = 32 / Bits;
+  constexpr std::int32_t limit = ((1 << (Bits - 1)) - 1) << 16;
+  constexpr std::uint32_t mask = (1U << Bits) - 1;
+  wide<std::uint32_t> const lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  wide<std::uint32_t> all = {};
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; v += 2) {
+    wide<std::uint32_t> random = lanes + (number + static_cast<std::uint32_t>(8 * v));
+    if constexpr (Random) {  // [Wellons, "hash-prospector", 2018]: lowbias32, with a key before each product
+      random ^= key.first;
+      random ^= random >> 16;
+      random *= 0x7feb352dU;
+      random ^= random >> 15;
+      random += key.second;
+      random *= 0x846ca68bU;
+      random ^= random >> 16;
+    } else {
+      random = wide<std::uint32_t>{} + 0x8000'8000U;  // a half, twice
+    }
+    TRIREME_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      wide<float> numbers;
+      std::memcpy(&numbers, x + 16 * (v + half), sizeof numbers);
+      // Codes with 16 bits after the point.
+      wide<std::int32_t> fixed = __builtin_convertvector(numbers * factor, wide<std::int32_t>);
+      fixed = fixed > limit ? wide<std::int32_t>{} + limit : fixed;
+      fixed = fixed < -limit ? wide<std::int32_t>{} - limit : fixed;
+      wide<std::uint32_t> const added = half == 0 ? (random & 0xffffU) : (random >> 16);
+      fixed += __builtin_convertvector(added, wide<std::int32_t>);
+      fixed >>= 16;
+      all |= (__builtin_convertvector(fixed, wide<std::uint32_t>) & mask)
+             << static_cast<std::uint32_t>(Bits * (v + half));
+    }
+  }
+  std::memcpy(codes, &all, sizeof all);
+}
+TRIREME_INLINE void encode_signs(std::uint8_t* codes, float const* x) {
+  wide<std::uint32_t> all = {};
+  for (std::uint32_t v = 0; v < 32; ++v) {
+    wide<std::uint32_t> bits;
+    std::memcpy(&bits, x + 16 * v, sizeof bits);
+    all |= (bits >> 31) << v;
+  }
+  std::memcpy(codes, &all, sizeof all);
+}
+
+// The scale of codes in [-levels, levels]; NaN if a number is not finite.
+inline float scale_of_codes(std::uint32_t largest, int levels) {
+  if (largest >= 0x7f80'0000U) return std::numeric_limits<float>::quiet_NaN();
+  float most;
+  std::memcpy(&most, &largest, sizeof most);
+  if (most < 0x1p-100F) return 0;
+  // Upwards to 16 significant bits; but levels * scale stays finite.
+  float scale = most / static_cast<float>(levels);
+  float highest = std::numeric_limits<float>::max() / static_cast<float>(levels);
+  std::uint32_t bits;
+  std::memcpy(&bits, &highest, sizeof bits);
+  bits &= ~0xffU;
+  std::memcpy(&highest, &bits, sizeof bits);
+  std::memcpy(&bits, &scale, sizeof bits);
+  bits = (bits + 0xffU) & ~0xffU;
+  std::memcpy(&scale, &bits, sizeof bits);
+  return scale < highest ? scale : highest;
+}
+// The mean magnitude.
+inline float scale_of_signs(float const* x, std::int64_t n) {
+  float scale = sum_of_magnitudes(x, n) / static_cast<float>(n);
+  if (!(scale <= std::numeric_limits<float>::max())) {  // an overflow, or numbers that are not finite
+    double sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += x[i] < 0 ? -static_cast<double>(x[i]) : static_cast<double>(x[i]);
+    double const mean = sum / static_cast<double>(n);
+    if (!(mean <= static_cast<double>(std::numeric_limits<float>::max())))
+      return std::numeric_limits<float>::quiet_NaN();
+    scale = static_cast<float>(mean);
+  }
+  return scale < 0x1p-100F ? 0 : scale;
+}
+
+template <int Bits>
+inline void encode_block(float* scale, std::uint8_t* codes, float const* x, std::int64_t n, std::int64_t before,
+                         random_stream const* rounding) {
+  constexpr std::int64_t group = 512 / Bits;
+  constexpr std::int64_t stretch = 4096;  // whole groups
+  if constexpr (Bits == 1) {
+    *scale = scale_of_signs(x, n);
+  } else {
+    *scale = scale_of_codes(largest_magnitude(x, n), (1 << (Bits - 1)) - 1);
+  }
+  bool const usable = *scale > 0;  // false for NaN
+  float const factor = usable ? 65536.0F / *scale : 0;
+  lane_randoms key{0, 0};
+  for (std::int64_t at = 0; at < n; at += group, codes += 64) {
+    if (!usable && Bits > 1) {
+      std::memset(codes, 0, 64);
+      continue;
+    }
+    float tail[std::size_t{group}];
+    float const* from = x + at;
+    if (at + group > n) {
+      std::memset(tail, 0, sizeof tail);
+      std::memcpy(tail, x + at, static_cast<std::size_t>(n - at) * sizeof(float));
+      from = tail;
+    }
+    if constexpr (Bits == 1) {
+      encode_signs(codes, from);
+    } else if (rounding == nullptr) {
+      encode_group<Bits, false>(codes, from, factor, 0, key);
+    } else {
+      auto const place = before + at;
+      if (at == 0 || place % stretch == 0) key = lane_key(*rounding, place / stretch);
+      encode_group<Bits, true>(codes, from, factor, static_cast<std::uint32_t>(place % stretch / 2), key);
+    }
+  }
+}
+
+template <int Bits>
+TRIREME_INLINE void decode_group(float* y, float scale, std::uint8_t const* codes, bool add) {
+  wide<std::uint32_t> all;
+  std::memcpy(&all, codes, sizeof all);
+  std::uint32_t scale_bits;
+  std::memcpy(&scale_bits, &scale, sizeof scale_bits);
+  TRIREME_UNROLL
+  for (std::uint32_t v = 0; v < 32 / Bits; ++v) {
+    wide<float> numbers;
+    if constexpr (Bits == 1) {
+      wide<std::uint32_t> const bits = ((all << (31 - v)) & 0x8000'0000U) | scale_bits;
+      std::memcpy(&numbers, &bits, sizeof bits);
+    } else {
+      wide<std::uint32_t> const high = all << (32 - Bits * (v + 1));
+      wide<std::int32_t> const code = __builtin_convertvector(high, wide<std::int32_t>) >> (32 - Bits);
+      numbers = __builtin_convertvector(code, wide<float>) * scale;
+    }
+    if (add) {
+      wide<float> there;
+      std::memcpy(&there, y + 16 * v, sizeof there);
+      numbers = there + numbers;
+    }
+    std::memcpy(y + 16 * v, &numbers, sizeof numbers);
+  }
+}
+
+template <int Bits>
+inline void decode_block(float* y, float scale, std::uint8_t const* codes, std::int64_t n, bool add) {
+  constexpr std::int64_t group = 512 / Bits;
+  std::int64_t at = 0;
+  if (add) {
+    for (; at + group <= n; at += group, codes += 64) decode_group<Bits>(y + at, scale, codes, true);
+  } else {
+    for (; at + group <= n; at += group, codes += 64) decode_group<Bits>(y + at, scale, codes, false);
+  }
+  if (at == n) return;
+  float tail[std::size_t{group}] = {};
+  auto const bytes = static_cast<std::size_t>(n - at) * sizeof(float);
+  std::memcpy(tail, y + at, bytes);
+  decode_group<Bits>(tail, scale, codes, add);
+  std::memcpy(y + at, tail, bytes);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/codes.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/codes.inl
+// Codes of few bits; included once for each CPU level (see simd.hpp).
+//
+// 16 numbers are one vector. A group of 512 / Bits numbers, 32 / Bits vectors, becomes 16 words: vector v has bits
+// [Bits v, Bits (v + 1)) of each. All arithmetic is in integers, or is a single product: no level contracts it.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// The largest magnitude, as bits; NaN is largest.
+inline std::uint32_t largest_magnitude(float const* x, std::int64_t n) {
+  constexpr int several = 4;
+  wide<std::int32_t> most[several] = {};
+  std::int64_t i = 0;
+  for (; i + 16 * several <= n; i += 16 * several) {
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) {
+      wide<std::int32_t> bits;
+      std::memcpy(&bits, x + i + 16 * v, sizeof bits);
+      bits &= 0x7fff'ffff;
+      most[v] = bits > most[v] ? bits : most[v];
+    }
+  }
+  std::int32_t lanes[16 * several];
+  std::memcpy(lanes, most, sizeof lanes);
+  std::int32_t all = 0;
+  for (auto const lane : lanes) all = lane > all ? lane : all;
+  for (; i < n; ++i) {
+    std::int32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    bits &= 0x7fff'ffff;
+    all = bits > all ? bits : all;
+  }
+  return static_cast<std::uint32_t>(all);
+}
+
+// The sum of magnitudes, in one order at every level.
+inline float sum_of_magnitudes(float const* x, std::int64_t n) {
+  constexpr int several = 4;
+  wide<float> sums[several] = {};
+  std::int64_t i = 0;
+  for (; i + 16 * several <= n; i += 16 * several) {
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) {
+      wide<std::int32_t> bits;
+      std::memcpy(&bits, x + i + 16 * v, sizeof bits);
+      bits &= 0x7fff'ffff;
+      wide<float> magnitudes;
+      std::memcpy(&magnitudes, &bits, sizeof bits);
+      sums[v] += magnitudes;
+    }
+  }
+  float lanes[16 * several];
+  std::memcpy(lanes, sums, sizeof lanes);
+  float all = 0;
+  for (auto const lane : lanes) all += lane;
+  for (; i < n; ++i) all += x[i] < 0 ? -x[i] : x[i];
+  return all;
+}
+
+// 16 words of two 16-bit random numbers each: an integer hash of the vector's number, keyed by two words.
+struct lane_randoms {
+  std::uint32_t first, second;
+};
+inline lane_randoms lane_key(random_stream const& numbers, std::int64_t stretch) {
+  auto const words = random_block(numbers.key, numbers.site, numbers.sample, static_cast<std::uint32_t>(stretch));
+  return {words[0], words[1]};
+}
+
+template <int Bits, bool Random>
+TRIREME_INLINE void encode_group(std::uint8_t* codes, float const* x, float factor, std::uint32_t number,
+                                 lane_randoms const& key) {
+  constexpr int vectors = 32 / Bits;
+  constexpr std::int32_t limit = ((1 << (Bits - 1)) - 1) << 16;
+  constexpr std::uint32_t mask = (1U << Bits) - 1;
+  wide<std::uint32_t> const lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  wide<std::uint32_t> all = {};
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; v += 2) {
+    wide<std::uint32_t> random = lanes + (number + static_cast<std::uint32_t>(8 * v));
+    if constexpr (Random) {  // [Wellons, "hash-prospector", 2018]: lowbias32, with a key before each product
+      random ^= key.first;
+      random ^= random >> 16;
+      random *= 0x7feb352dU;
+      random ^= random >> 15;
+      random += key.second;
+      random *= 0x846ca68bU;
+      random ^= random >> 16;
+    } else {
+      random = wide<std::uint32_t>{} + 0x8000'8000U;  // a half, twice
+    }
+    TRIREME_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      wide<float> numbers;
+      std::memcpy(&numbers, x + 16 * (v + half), sizeof numbers);
+      // Codes with 16 bits after the point.
+      wide<std::int32_t> fixed = __builtin_convertvector(numbers * factor, wide<std::int32_t>);
+      fixed = fixed > limit ? wide<std::int32_t>{} + limit : fixed;
+      fixed = fixed < -limit ? wide<std::int32_t>{} - limit : fixed;
+      wide<std::uint32_t> const added = half == 0 ? (random & 0xffffU) : (random >> 16);
+      fixed += __builtin_convertvector(added, wide<std::int32_t>);
+      fixed >>= 16;
+      all |= (__builtin_convertvector(fixed, wide<std::uint32_t>) & mask)
+             << static_cast<std::uint32_t>(Bits * (v + half));
+    }
+  }
+  std::memcpy(codes, &all, sizeof all);
+}
+TRIREME_INLINE void encode_signs(std::uint8_t* codes, float const* x) {
+  wide<std::uint32_t> all = {};
+  for (std::uint32_t v = 0; v < 32; ++v) {
+    wide<std::uint32_t> bits;
+    std::memcpy(&bits, x + 16 * v, sizeof bits);
+    all |= (bits >> 31) << v;
+  }
+  std::memcpy(codes, &all, sizeof all);
+}
+
+// The scale of codes in [-levels, levels]; NaN if a number is not finite.
+inline float scale_of_codes(std::uint32_t largest, int levels) {
+  if (largest >= 0x7f80'0000U) return std::numeric_limits<float>::quiet_NaN();
+  float most;
+  std::memcpy(&most, &largest, sizeof most);
+  if (most < 0x1p-100F) return 0;
+  // Upwards to 16 significant bits; but levels * scale stays finite.
+  float scale = most / static_cast<float>(levels);
+  float highest = std::numeric_limits<float>::max() / static_cast<float>(levels);
+  std::uint32_t bits;
+  std::memcpy(&bits, &highest, sizeof bits);
+  bits &= ~0xffU;
+  std::memcpy(&highest, &bits, sizeof bits);
+  std::memcpy(&bits, &scale, sizeof bits);
+  bits = (bits + 0xffU) & ~0xffU;
+  std::memcpy(&scale, &bits, sizeof bits);
+  return scale < highest ? scale : highest;
+}
+// The mean magnitude.
+inline float scale_of_signs(float const* x, std::int64_t n) {
+  float scale = sum_of_magnitudes(x, n) / static_cast<float>(n);
+  if (!(scale <= std::numeric_limits<float>::max())) {  // an overflow, or numbers that are not finite
+    double sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += x[i] < 0 ? -static_cast<double>(x[i]) : static_cast<double>(x[i]);
+    double const mean = sum / static_cast<double>(n);
+    if (!(mean <= static_cast<double>(std::numeric_limits<float>::max())))
+      return std::numeric_limits<float>::quiet_NaN();
+    scale = static_cast<float>(mean);
+  }
+  return scale < 0x1p-100F ? 0 : scale;
+}
+
+template <int Bits>
+inline void encode_block(float* scale, std::uint8_t* codes, float const* x, std::int64_t n, std::int64_t before,
+                         random_stream const* rounding) {
+  constexpr std::int64_t group = 512 / Bits;
+  constexpr std::int64_t stretch = 4096;  // whole groups
+  if constexpr (Bits == 1) {
+    *scale = scale_of_signs(x, n);
+  } else {
+    *scale = scale_of_codes(largest_magnitude(x, n), (1 << (Bits - 1)) - 1);
+  }
+  bool const usable = *scale > 0;  // false for NaN
+  float const factor = usable ? 65536.0F / *scale : 0;
+  lane_randoms key{0, 0};
+  for (std::int64_t at = 0; at < n; at += group, codes += 64) {
+    if (!usable && Bits > 1) {
+      std::memset(codes, 0, 64);
+      continue;
+    }
+    float tail[std::size_t{group}];
+    float const* from = x + at;
+    if (at + group > n) {
+      std::memset(tail, 0, sizeof tail);
+      std::memcpy(tail, x + at, static_cast<std::size_t>(n - at) * sizeof(float));
+      from = tail;
+    }
+    if constexpr (Bits == 1) {
+      encode_signs(codes, from);
+    } else if (rounding == nullptr) {
+      encode_group<Bits, false>(codes, from, factor, 0, key);
+    } else {
+      auto const place = before + at;
+      if (at == 0 || place % stretch == 0) key = lane_key(*rounding, place / stretch);
+      encode_group<Bits, true>(codes, from, factor, static_cast<std::uint32_t>(place % stretch / 2), key);
+    }
+  }
+}
+
+template <int Bits>
+TRIREME_INLINE void decode_group(float* y, float scale, std::uint8_t const* codes, bool add) {
+  wide<std::uint32_t> all;
+  std::memcpy(&all, codes, sizeof all);
+  std::uint32_t scale_bits;
+  std::memcpy(&scale_bits, &scale, sizeof scale_bits);
+  TRIREME_UNROLL
+  for (std::uint32_t v = 0; v < 32 / Bits; ++v) {
+    wide<float> numbers;
+    if constexpr (Bits == 1) {
+      wide<std::uint32_t> const bits = ((all << (31 - v)) & 0x8000'0000U) | scale_bits;
+      std::memcpy(&numbers, &bits, sizeof bits);
+    } else {
+      wide<std::uint32_t> const high = all << (32 - Bits * (v + 1));
+      wide<std::int32_t> const code = __builtin_convertvector(high, wide<std::int32_t>) >> (32 - Bits);
+      numbers = __builtin_convertvector(code, wide<float>) * scale;
+    }
+    if (add) {
+      wide<float> there;
+      std::memcpy(&there, y + 16 * v, sizeof there);
+      numbers = there + numbers;
+    }
+    std::memcpy(y + 16 * v, &numbers, sizeof numbers);
+  }
+}
+
+template <int Bits>
+inline void decode_block(float* y, float scale, std::uint8_t const* codes, std::int64_t n, bool add) {
+  constexpr std::int64_t group = 512 / Bits;
+  std::int64_t at = 0;
+  if (add) {
+    for (; at + group <= n; at += group, codes += 64) decode_group<Bits>(y + at, scale, codes, true);
+  } else {
+    for (; at + group <= n; at += group, codes += 64) decode_group<Bits>(y + at, scale, codes, false);
+  }
+  if (at == n) return;
+  float tail[std::size_t{group}] = {};
+  auto const bytes = static_cast<std::size_t>(n - at) * sizeof(float);
+  std::memcpy(tail, y + at, bytes);
+  decode_group<Bits>(tail, scale, codes, add);
+  std::memcpy(y + at, tail, bytes);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/codes.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/codes.inl
+// Codes of few bits; included once for each CPU level (see simd.hpp).
+//
+// 16 numbers are one vector. A group of 512 / Bits numbers, 32 / Bits vectors, becomes 16 words: vector v has bits
+// [Bits v, Bits (v + 1)) of each. All arithmetic is in integers, or is a single product: no level contracts it.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// The largest magnitude, as bits; NaN is largest.
+inline std::uint32_t largest_magnitude(float const* x, std::int64_t n) {
+  constexpr int several = 4;
+  wide<std::int32_t> most[several] = {};
+  std::int64_t i = 0;
+  for (; i + 16 * several <= n; i += 16 * several) {
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) {
+      wide<std::int32_t> bits;
+      std::memcpy(&bits, x + i + 16 * v, sizeof bits);
+      bits &= 0x7fff'ffff;
+      most[v] = bits > most[v] ? bits : most[v];
+    }
+  }
+  std::int32_t lanes[16 * several];
+  std::memcpy(lanes, most, sizeof lanes);
+  std::int32_t all = 0;
+  for (auto const lane : lanes) all = lane > all ? lane : all;
+  for (; i < n; ++i) {
+    std::int32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    bits &= 0x7fff'ffff;
+    all = bits > all ? bits : all;
+  }
+  return static_cast<std::uint32_t>(all);
+}
+
+// The sum of magnitudes, in one order at every level.
+inline float sum_of_magnitudes(float const* x, std::int64_t n) {
+  constexpr int several = 4;
+  wide<float> sums[several] = {};
+  std::int64_t i = 0;
+  for (; i + 16 * several <= n; i += 16 * several) {
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) {
+      wide<std::int32_t> bits;
+      std::memcpy(&bits, x + i + 16 * v, sizeof bits);
+      bits &= 0x7fff'ffff;
+      wide<float> magnitudes;
+      std::memcpy(&magnitudes, &bits, sizeof bits);
+      sums[v] += magnitudes;
+    }
+  }
+  float lanes[16 * several];
+  std::memcpy(lanes, sums, sizeof lanes);
+  float all = 0;
+  for (auto const lane : lanes) all += lane;
+  for (; i < n; ++i) all += x[i] < 0 ? -x[i] : x[i];
+  return all;
+}
+
+// 16 words of two 16-bit random numbers each: an integer hash of the vector's number, keyed by two words.
+struct lane_randoms {
+  std::uint32_t first, second;
+};
+inline lane_randoms lane_key(random_stream const& numbers, std::int64_t stretch) {
+  auto const words = random_block(numbers.key, numbers.site, numbers.sample, static_cast<std::uint32_t>(stretch));
+  return {words[0], words[1]};
+}
+
+template <int Bits, bool Random>
+TRIREME_INLINE void encode_group(std::uint8_t* codes, float const* x, float factor, std::uint32_t number,
+                                 lane_randoms const& key) {
+  constexpr int vectors = 32 / Bits;
+  constexpr std::int32_t limit = ((1 << (Bits - 1)) - 1) << 16;
+  constexpr std::uint32_t mask = (1U << Bits) - 1;
+  wide<std::uint32_t> const lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  wide<std::uint32_t> all = {};
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; v += 2) {
+    wide<std::uint32_t> random = lanes + (number + static_cast<std::uint32_t>(8 * v));
+    if constexpr (Random) {  // [Wellons, "hash-prospector", 2018]: lowbias32, with a key before each product
+      random ^= key.first;
+      random ^= random >> 16;
+      random *= 0x7feb352dU;
+      random ^= random >> 15;
+      random += key.second;
+      random *= 0x846ca68bU;
+      random ^= random >> 16;
+    } else {
+      random = wide<std::uint32_t>{} + 0x8000'8000U;  // a half, twice
+    }
+    TRIREME_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      wide<float> numbers;
+      std::memcpy(&numbers, x + 16 * (v + half), sizeof numbers);
+      // Codes with 16 bits after the point.
+      wide<std::int32_t> fixed = __builtin_convertvector(numbers * factor, wide<std::int32_t>);
+      fixed = fixed > limit ? wide<std::int32_t>{} + limit : fixed;
+      fixed = fixed < -limit ? wide<std::int32_t>{} - limit : fixed;
+      wide<std::uint32_t> const added = half == 0 ? (random & 0xffffU) : (random >> 16);
+      fixed += __builtin_convertvector(added, wide<std::int32_t>);
+      fixed >>= 16;
+      all |= (__builtin_convertvector(fixed, wide<std::uint32_t>) & mask)
+             << static_cast<std::uint32_t>(Bits * (v + half));
+    }
+  }
+  std::memcpy(codes, &all, sizeof all);
+}
+TRIREME_INLINE void encode_signs(std::uint8_t* codes, float const* x) {
+  wide<std::uint32_t> all = {};
+  for (std::uint32_t v = 0; v < 32; ++v) {
+    wide<std::uint32_t> bits;
+    std::memcpy(&bits, x + 16 * v, sizeof bits);
+    all |= (bits >> 31) << v;
+  }
+  std::memcpy(codes, &all, sizeof all);
+}
+
+// The scale of codes in [-levels, levels]; NaN if a number is not finite.
+inline float scale_of_codes(std::uint32_t largest, int levels) {
+  if (largest >= 0x7f80'0000U) return std::numeric_limits<float>::quiet_NaN();
+  float most;
+  std::memcpy(&most, &largest, sizeof most);
+  if (most < 0x1p-100F) return 0;
+  // Upwards to 16 significant bits; but levels * scale stays finite.
+  float scale = most / static_cast<float>(levels);
+  float highest = std::numeric_limits<float>::max() / static_cast<float>(levels);
+  std::uint32_t bits;
+  std::memcpy(&bits, &highest, sizeof bits);
+  bits &= ~0xffU;
+  std::memcpy(&highest, &bits, sizeof bits);
+  std::memcpy(&bits, &scale, sizeof bits);
+  bits = (bits + 0xffU) & ~0xffU;
+  std::memcpy(&scale, &bits, sizeof bits);
+  return scale < highest ? scale : highest;
+}
+// The mean magnitude.
+inline float scale_of_signs(float const* x, std::int64_t n) {
+  float scale = sum_of_magnitudes(x, n) / static_cast<float>(n);
+  if (!(scale <= std::numeric_limits<float>::max())) {  // an overflow, or numbers that are not finite
+    double sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += x[i] < 0 ? -static_cast<double>(x[i]) : static_cast<double>(x[i]);
+    double const mean = sum / static_cast<double>(n);
+    if (!(mean <= static_cast<double>(std::numeric_limits<float>::max())))
+      return std::numeric_limits<float>::quiet_NaN();
+    scale = static_cast<float>(mean);
+  }
+  return scale < 0x1p-100F ? 0 : scale;
+}
+
+template <int Bits>
+inline void encode_block(float* scale, std::uint8_t* codes, float const* x, std::int64_t n, std::int64_t before,
+                         random_stream const* rounding) {
+  constexpr std::int64_t group = 512 / Bits;
+  constexpr std::int64_t stretch = 4096;  // whole groups
+  if constexpr (Bits == 1) {
+    *scale = scale_of_signs(x, n);
+  } else {
+    *scale = scale_of_codes(largest_magnitude(x, n), (1 << (Bits - 1)) - 1);
+  }
+  bool const usable = *scale > 0;  // false for NaN
+  float const factor = usable ? 65536.0F / *scale : 0;
+  lane_randoms key{0, 0};
+  for (std::int64_t at = 0; at < n; at += group, codes += 64) {
+    if (!usable && Bits > 1) {
+      std::memset(codes, 0, 64);
+      continue;
+    }
+    float tail[std::size_t{group}];
+    float const* from = x + at;
+    if (at + group > n) {
+      std::memset(tail, 0, sizeof tail);
+      std::memcpy(tail, x + at, static_cast<std::size_t>(n - at) * sizeof(float));
+      from = tail;
+    }
+    if constexpr (Bits == 1) {
+      encode_signs(codes, from);
+    } else if (rounding == nullptr) {
+      encode_group<Bits, false>(codes, from, factor, 0, key);
+    } else {
+      auto const place = before + at;
+      if (at == 0 || place % stretch == 0) key = lane_key(*rounding, place / stretch);
+      encode_group<Bits, true>(codes, from, factor, static_cast<std::uint32_t>(place % stretch / 2), key);
+    }
+  }
+}
+
+template <int Bits>
+TRIREME_INLINE void decode_group(float* y, float scale, std::uint8_t const* codes, bool add) {
+  wide<std::uint32_t> all;
+  std::memcpy(&all, codes, sizeof all);
+  std::uint32_t scale_bits;
+  std::memcpy(&scale_bits, &scale, sizeof scale_bits);
+  TRIREME_UNROLL
+  for (std::uint32_t v = 0; v < 32 / Bits; ++v) {
+    wide<float> numbers;
+    if constexpr (Bits == 1) {
+      wide<std::uint32_t> const bits = ((all << (31 - v)) & 0x8000'0000U) | scale_bits;
+      std::memcpy(&numbers, &bits, sizeof bits);
+    } else {
+      wide<std::uint32_t> const high = all << (32 - Bits * (v + 1));
+      wide<std::int32_t> const code = __builtin_convertvector(high, wide<std::int32_t>) >> (32 - Bits);
+      numbers = __builtin_convertvector(code, wide<float>) * scale;
+    }
+    if (add) {
+      wide<float> there;
+      std::memcpy(&there, y + 16 * v, sizeof there);
+      numbers = there + numbers;
+    }
+    std::memcpy(y + 16 * v, &numbers, sizeof numbers);
+  }
+}
+
+template <int Bits>
+inline void decode_block(float* y, float scale, std::uint8_t const* codes, std::int64_t n, bool add) {
+  constexpr std::int64_t group = 512 / Bits;
+  std::int64_t at = 0;
+  if (add) {
+    for (; at + group <= n; at += group, codes += 64) decode_group<Bits>(y + at, scale, codes, true);
+  } else {
+    for (; at + group <= n; at += group, codes += 64) decode_group<Bits>(y + at, scale, codes, false);
+  }
+  if (at == n) return;
+  float tail[std::size_t{group}] = {};
+  auto const bytes = static_cast<std::size_t>(n - at) * sizeof(float);
+  std::memcpy(tail, y + at, bytes);
+  decode_group<Bits>(tail, scale, codes, add);
+  std::memcpy(y + at, tail, bytes);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/codes.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops::detail {
+
+// Encodes one block of at most code_form::block numbers; the numbers before it in the call decide its random numbers.
+template <int Bits>
+void encode_block(float* scale, std::uint8_t* codes, float const* x, std::int64_t n, std::int64_t before,
+                  random_stream const* rounding) {
+  TRIREME_DISPATCH(true, template encode_block<Bits>(scale, codes, x, n, before, rounding));
+}
+template <int Bits>
+void decode_block(float* y, float scale, std::uint8_t const* codes, std::int64_t n, bool add) {
+  TRIREME_DISPATCH(true, template decode_block<Bits>(y, scale, codes, n, add));
+}
+
+template <class F>
+void with_bits(int bits, F&& f) {
+  switch (bits) {
+    case 8:
+      return f(std::integral_constant<int, 8>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    default:
+      return f(std::integral_constant<int, 1>{});
+  }
+}
+
+template <class G>
+void encode_codes(float* scales, std::uint8_t* codes, G const* x, std::int64_t n, code_form const& form,
+                  random_stream const* rounding) {
+  thread_local std::vector<float> rounded;  // of doubles
+  with_bits(form.bits, [&](auto bits) {
+    for (std::int64_t at = 0; at < n; at += form.block) {
+      auto const count = std::min(form.block, n - at);
+      auto* const to = codes + form.code_bytes(at);
+      if constexpr (std::is_same_v<G, float>) {
+        encode_block<bits()>(scales++, to, x + at, count, at, rounding);
+      } else {
+        rounded.assign(x + at, x + at + count);
+        encode_block<bits()>(scales++, to, rounded.data(), count, at, rounding);
+      }
+    }
+  });
+}
+template <class G>
+void decode_codes(G* y, float const* scales, std::uint8_t const* codes, std::int64_t n, code_form const& form,
+                  bool add) {
+  thread_local std::vector<float> decoded;
+  with_bits(form.bits, [&](auto bits) {
+    for (std::int64_t at = 0; at < n; at += form.block) {
+      auto const count = std::min(form.block, n - at);
+      auto const* const from = codes + form.code_bytes(at);
+      if constexpr (std::is_same_v<G, float>) {
+        decode_block<bits()>(y + at, *scales++, from, count, add);
+      } else {
+        decoded.resize(static_cast<std::size_t>(count));
+        decode_block<bits()>(decoded.data(), *scales++, from, count, false);
+        for (std::int64_t i = 0; i < count; ++i) {
+          auto const value = static_cast<G>(decoded[static_cast<std::size_t>(i)]);
+          y[at + i] = add ? y[at + i] + value : value;
+        }
+      }
+    }
+  });
+}
+
+template <class G>
+std::int64_t select_sampled(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k, std::int64_t samples) {
+  if (k == 0) return 0;
+  if (samples < 1 || n < 4 * samples) {
+    select_largest(x, n, indices, k);
+    return k;
+  }
+  thread_local std::vector<decltype(magnitude_bits(G{}))> drawn;
+  drawn.clear();
+  for (std::int64_t i = 0; i < samples; ++i) {  // one of each stratum, so that periodic gradients do no harm
+    stratum const of(n, samples, i);
+    auto const offset = mix(static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(of.size());
+    drawn.push_back(magnitude_bits(x[of.first + static_cast<std::int64_t>(offset)]));
+  }
+  // The rank that k has in the sample, and two standard deviations more: usually at least k elements are found.
+  auto const rank = static_cast<double>(k) / static_cast<double>(n) * static_cast<double>(samples);
+  auto const wanted = static_cast<std::int64_t>(rank + 2 * std::sqrt(rank) + 1);
+  if (wanted >= samples) {
+    select_largest(x, n, indices, k);
+    return k;
+  }
+  std::nth_element(drawn.begin(), drawn.begin() + wanted, drawn.end(), std::greater<>{});
+  auto const threshold = drawn[static_cast<std::size_t>(wanted)];
+
+  thread_local std::vector<std::int32_t> places;
+  thread_local std::vector<G> values;
+  places.clear();
+  values.clear();
+  auto const most = 4 * k + 64;  // of many equal magnitudes the first ones are enough
+  for (std::int64_t i = 0; i < n && static_cast<std::int64_t>(places.size()) < most; ++i) {
+    if (magnitude_bits(x[i]) < threshold) continue;
+    places.push_back(static_cast<std::int32_t>(i));
+    values.push_back(x[i]);
+  }
+  auto const found = static_cast<std::int64_t>(places.size());
+  auto const kept = std::min(found, k);
+  auto* const to = indices + (k - kept);
+  select_largest(values.data(), found, to, kept);
+  for (std::int64_t i = 0; i < kept; ++i) to[i] = places[static_cast<std::size_t>(to[i])];
+  return kept;
+}
+
+}  // namespace trireme::ops::detail
+
 // ---- trireme/ops/host/embedding.hpp
 namespace trireme::ops {
 
@@ -24366,6 +25774,7 @@ struct on<host> : host_elementwise,
                   host_normalisation,
                   host_attention,
                   host_attention_block,
+                  host_codes,
                   host_heads,
                   host_losses,
                   host_low_rank,
@@ -24590,6 +25999,38 @@ struct phantom_attention : phantom_products {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/phantom/codes.hpp
+namespace trireme::ops {
+
+/// Kernels of compressors that quantise, take signs or choose elements, without their numbers.
+struct phantom_codes {
+  template <class T>
+  using coded = tensor_view<T, phantom>;
+
+  template <class G>
+  static void encode_codes(coded<float> scales, coded<std::uint8_t> codes, coded<G> x, code_form const& form,
+                           random_stream const*) {
+    detail::expect_code_sizes("encode_codes", form, x.size(), scales.size(), codes.size());
+  }
+  template <class G>
+  static void decode_codes(coded<G> y, coded<float const> scales, coded<std::uint8_t const> codes,
+                           code_form const& form, bool) {
+    detail::expect_code_sizes("decode_codes", form, y.size(), scales.size(), codes.size());
+  }
+  template <class T, class G>
+  static void gather_drawn(coded<T>, coded<G>, random_stream const&, bool) noexcept {}
+  template <class G, class T>
+  static void scatter_drawn(coded<G>, coded<T>, random_stream const&) noexcept {}
+  template <class G>
+  static void select_sampled(coded<G> x, std::int64_t, coded<std::int32_t> indices,
+                             phantom_checks::output<std::remove_const_t<G>> values) {
+    expects(assertion_level::light, indices.size() == values.size() && indices.size() <= x.size(),
+            [] { return std::string("trireme::ops::select_sampled: more elements asked for than there are"); });
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/phantom/low_rank.hpp
 namespace trireme::ops {
 
@@ -24618,7 +26059,7 @@ namespace trireme::ops {
 /// (flops()), and attention allocates the same scratch memory as on<host>.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
-struct on<phantom> : phantom_attention, phantom_low_rank {
+struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   using tokens_view = tensor_view<std::int32_t const, phantom>;
 
   // elementwise
@@ -30206,6 +31647,7 @@ class one_round {
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool summable = summable_compressor<Compressor, Env>;
   static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
+  static constexpr bool own_sizes = has_payload_elements<state>;
 
   template <bool Summable, class State>
   struct payload_of {
@@ -30250,7 +31692,10 @@ class one_round {
     auto const elements = form.elements;
     if constexpr (identity) return;
     if constexpr (summable) {
-      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
+      if constexpr (!identity) {
+        auto const sent = ranks_ * payload_size(elements / ranks_);
+        sent_ = message_tensor<payload_element, space>(world, shape{own_sizes ? sent : elements});
+      }
     } else {
       auto const bytes = compressor_.payload_bytes(elements / ranks_);
       sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
@@ -30258,16 +31703,19 @@ class one_round {
     }
   }
 
+  /// What the next begin() is for.
+  void at_gradient(encoded_gradient const& which) requires(has_at_gradient<state>) { compressor_.at_gradient(which); }
   void begin(tensor_view<gradient, space> bucket, [[maybe_unused]] double scale) {
     begin_with(bucket);
     if constexpr (requires { compressor_.at_scale(scale); }) compressor_.at_scale(scale);
     if constexpr (identity) {
       pending_.emplace(reduce(bucket_, reduction::sum{}));
     } else if constexpr (summable) {
-      for_each_slice([&](int, auto slice, std::int64_t first) {
-        compressor_.encode(slice, sent_.view().flat(first, slice_), first);
+      auto const size = payload_size(slice_);
+      for_each_slice([&](int owner, auto slice, std::int64_t first) {
+        compressor_.encode(slice, sent_.view().flat(owner * size, size), first);
       });
-      pending_.emplace(reduce(sent_.view().flat(0, bucket.size()), reduction::sum{}));
+      pending_.emplace(reduce(sent_.view().flat(0, ranks_ * size), reduction::sum{}));
     } else {
       begin_gather();
     }
@@ -30301,6 +31749,14 @@ class one_round {
   }
 
  private:
+  // The number of elements of a summable payload.
+  [[nodiscard]] std::int64_t payload_size(std::int64_t n) const {
+    if constexpr (own_sizes) {
+      return compressor_.payload_elements(n);
+    } else {
+      return n;
+    }
+  }
   void begin_with(tensor_view<gradient, space> bucket) {
     bucket_ = bucket;
     slice_ = bucket.size() / ranks_;
@@ -30334,8 +31790,12 @@ class one_round {
   }
   void decode() {
     if constexpr (summable) {
-      if constexpr (sharded) {
-        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
+      if constexpr (sharded || own_sizes) {
+        auto const size = payload_size(slice_);
+        for_each_slice([&](int owner, auto slice, std::int64_t) {
+          if (sharded && owner != rank_) return;
+          compressor_.decode(sent_.view().flat(owner * size, size), slice);
+        });
       } else {
         compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
       }
@@ -30425,6 +31885,7 @@ class chosen_transport {
   chosen_transport(OneOf const& description, bucket_form const& form, Comm& world)
       : chosen_(std::visit([&](auto const& chosen) { return made(chosen, form, world); }, description.chosen)) {}
 
+  void at_gradient(encoded_gradient const& which) { chosen_->at_gradient(which); }
   void begin(view bucket, double scale) { chosen_->begin(bucket, scale); }
   [[nodiscard]] bool test() { return chosen_->test(); }
   bool turn() { return chosen_->turn(); }
@@ -30439,6 +31900,7 @@ class chosen_transport {
     face(face const&) = delete;
     face& operator=(face const&) = delete;
     virtual ~face() = default;
+    virtual void at_gradient(encoded_gradient const& which) = 0;
     virtual void begin(view bucket, double scale) = 0;
     virtual bool test() = 0;
     virtual bool turn() = 0;
@@ -30451,6 +31913,9 @@ class chosen_transport {
   struct holder final : face {
     template <class Compressor>
     holder(Compressor const& compressor, bucket_form const& form, Comm& world) : held(compressor, form, world) {}
+    void at_gradient(encoded_gradient const& which) override {
+      if constexpr (has_at_gradient<Transport>) held.at_gradient(which);
+    }
     void begin(view bucket, double scale) override { held.begin(bucket, scale); }
     bool test() override { return held.test(); }
     bool turn() override { return held.turn(); }
@@ -30784,9 +32249,11 @@ class gradient_store {
   /// @param places  the ones that it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: the number of reports of a lane.
   /// @param scale   the factor that this step's gradients carry.
+  /// @param step    its number in the run.
   /// @param keep    resident gradients are not cleared.
   void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
-             double scale = 1, bool keep = false) {
+             double scale = 1, std::int64_t step = 0, bool keep = false) {
+    step_ = step;
     scale_ = scale;
     leaves_ = leaves;
     rounds_ = rounds;
@@ -30947,6 +32414,10 @@ class gradient_store {
       if (!kernels::finite(tensor_view<element const, space>(gradients_.whole(it)))) found_nonfinite_ = true;
     }
     if (direct_) return;
+    if constexpr (has_at_gradient<wire>) {
+      it.open->wire->at_gradient(
+          {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank()});
+    }
     start(*it.open->wire, gradients_.whole(it));
     // Buckets are sent in one order on every rank, so rounds may begin here.
     if (takes_rounds(*it.open->wire)) turn_all(now());
@@ -31012,6 +32483,7 @@ class gradient_store {
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;
   double scale_ = 1;
+  std::int64_t step_ = 0;
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
@@ -32546,7 +34018,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     auto const own = std::max(static_cast<std::int64_t>(step.places.size()), step.runs);
     auto const rounds =
         in_units_ ? parallel::detail::agreed_rounds(summed_, step.micro_batches, own, sums_.in_a_tree()) : 1;
-    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, gradients_type::keeps_buckets);
+    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, steps_, gradients_type::keeps_buckets);
     brought_.begin(1.0 / summed_.size());
     reports_left_ = rounds * this->use_count();
     protocol_.begin(in_units_ ? own : std::min<std::int64_t>(own, 1), rounds);
@@ -32740,6 +34212,45 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
 };
 
 }  // namespace trireme
+
+// ---- trireme/train/exchange_instances.hpp (goes on)
+// The exchanges that are instantiated in the library trireme::compiled: those of ranks that are threads or processes
+// (comm::any_world), without a compressor. All others are compiled in the program that uses them.
+
+#define TRIREME_GRADIENTS(WHAT, Env, World, Strategy)                                     \
+  WHAT class parallel::detail::bucket_gradients<Env, World, Strategy, compression::none>; \
+  WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
+
+// Not for precisions with separate master values: parameters in the caller's memory have none.
+#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy)                                        \
+  WHAT class distributed_parameters<Env, World, Strategy, parallel::own_memory>;            \
+  WHAT class distributed_parameters<Env, World, Strategy, parallel::callers_memory>;        \
+  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::own_memory>; \
+  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::callers_memory>;
+
+// What a trainer and a loop of one's own share.
+#define TRIREME_ALL_GRADIENTS(WHAT, Precision, World)                       \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::data)    \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<1>) \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<2>)
+
+#define TRIREME_EXCHANGES(WHAT, Precision, World)                          \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::data)    \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<1>) \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<2>)
+
+#ifdef TRIREME_COMPILED
+namespace trireme {
+TRIREME_ALL_GRADIENTS(extern template, precision::fp32, comm::threads_world)
+TRIREME_ALL_GRADIENTS(extern template, precision::fp32, comm::any_world)
+TRIREME_EXCHANGES(extern template, precision::fp32, comm::threads_world)
+TRIREME_EXCHANGES(extern template, precision::fp32, comm::any_world)
+#ifndef TRIREME_ONLY_FP32
+TRIREME_ALL_GRADIENTS(extern template, precision::bf16, comm::threads_world)
+TRIREME_ALL_GRADIENTS(extern template, precision::bf16, comm::any_world)
+#endif
+}  // namespace trireme
+#endif
 
 // ---- trireme/contract/casting_model.hpp
 namespace trireme {
@@ -37411,6 +38922,8 @@ replica_group<Env>& replica_group<Env>::one() {
 //   exchange    exchange_kernels                     every trainer, make_exchange, communicators
 //   update      adamw_kernels, sgd_kernels           the optimizer of that name
 //   codec       selection_, low_rank_kernels         compression::top_k, power_sgd
+//               codes_, drawing_kernels              compression::quantise and sign, random_k
+//               sampled_selection_kernels            compression::top_k_sampled
 //   dense       dense_kernels                        every model made of layers
 //   heads       heads_kernels                        nn::attend
 //   parts       parts_kernels                        parallel::tensor
@@ -41798,9 +43311,9 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
 
 // ---- trireme/train/instances.hpp (goes on)
 // The templates between descriptions and kernels that are instantiated in the library trireme::compiled: the layers of
-// `nn`, the engine, and, for ranks that are threads or processes (comm::any_world), the exchange and the trainer of the
-// models of `nn` with AdamW. Everything else, and these with other element types, is compiled in the program that uses
-// it, from the same headers.
+// `nn`, the engine, and, for ranks that are threads or processes (comm::any_world), the trainer of the models of `nn`
+// with AdamW; their exchange is in exchange_instances.hpp. Everything else, and these with other element types, is
+// compiled in the program that uses it, from the same headers.
 
 #define TRIREME_LAYERS(WHAT, Env)                                            \
   WHAT class nn::detail::chain_node<Env>;                                    \
@@ -41813,40 +43326,19 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
   WHAT class boxed_unit<Env, nn::gpt_head>;                                  \
   WHAT class staged_engine<Env>;
 
-#define TRIREME_GRADIENTS(WHAT, Env, World, Strategy)                                     \
-  WHAT class parallel::detail::bucket_gradients<Env, World, Strategy, compression::none>; \
-  WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
-
-// Not for precisions with separate master values: parameters in the caller's memory have none.
-#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy)                                        \
-  WHAT class distributed_parameters<Env, World, Strategy, parallel::own_memory>;            \
-  WHAT class distributed_parameters<Env, World, Strategy, parallel::callers_memory>;        \
-  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::own_memory>; \
-  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::callers_memory>;
-
 #define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \
   WHAT class placed_model<environment<Precision>, Model, World, parallel::data, compression::none>; \
   WHAT class basic_trainer<Model, optim::adamw, World, parallel::data, Precision, compression::none>;
 
-#define TRIREME_TRAINERS(WHAT, Precision, World)                            \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::data)    \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<1>) \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<2>) \
-  TRIREME_TRAINER(WHAT, Precision, World, nn::mlp)                          \
+#define TRIREME_TRAINERS(WHAT, Precision, World)   \
+  TRIREME_TRAINER(WHAT, Precision, World, nn::mlp) \
   TRIREME_TRAINER(WHAT, Precision, World, nn::gpt)
-
-#define TRIREME_EXCHANGES(WHAT, Precision, World)                          \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::data)    \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<1>) \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<2>)
 
 #ifdef TRIREME_COMPILED
 namespace trireme {
 TRIREME_LAYERS(extern template, environment<precision::fp32>)
 TRIREME_TRAINERS(extern template, precision::fp32, comm::threads_world)
 TRIREME_TRAINERS(extern template, precision::fp32, comm::any_world)
-TRIREME_EXCHANGES(extern template, precision::fp32, comm::threads_world)
-TRIREME_EXCHANGES(extern template, precision::fp32, comm::any_world)
 #ifndef TRIREME_ONLY_FP32
 TRIREME_LAYERS(extern template, environment<precision::bf16>)
 TRIREME_TRAINERS(extern template, precision::bf16, comm::threads_world)
@@ -42220,118 +43712,8 @@ std::optional<loaded> resume_or_start(Run& run, std::string const& directory, Mo
 
 }  // namespace trireme
 
-// ---- trireme/train/make.hpp (goes on)
+// ---- trireme/train/make_exchange.hpp (goes on)
 namespace trireme {
-
-namespace detail {
-
-/// What make_trainer returns after it has reported an error, so that no line that uses the trainer adds another one. It
-/// has every public function of basic_trainer (tests/train/refused_test.py compares them).
-struct refused {
-  fit_report fit(auto const&, fit_options const&) { return {}; }
-  step_report step(auto&&...) { return {}; }
-  double evaluate(auto const&, std::int64_t = 8) { return {}; }
-  template <class Data, class... Metrics>
-  requires(sizeof...(Metrics) > 0) std::tuple<Metrics...> evaluate(Data const&, std::int64_t, Metrics... metrics) {
-    return {std::move(metrics)...};
-  }
-  tensor<float> predict(auto&&) { return {}; }
-  tensor<float> predict_more(auto&&) { return {}; }
-  tensor<float> input_gradient(auto&&...) { return {}; }
-  void forget() noexcept {}
-  void initialise(std::uint64_t) {}
-  void start_epoch() noexcept {}
-  std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
-  void keep_model_files(auto&&) {}
-  void broadcast() {}
-  void synchronise_buffers(auto&&...) {}
-  void on_step(auto&&) {}
-  void request_stop() noexcept {}
-  void record(auto&&) {}
-  template <class... Files>
-  void save(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {}, Files&...) {}
-  void save(std::string const&, formats::file_system&) {}
-  template <class... Files>
-  void save_in_background(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {},
-                          Files&...) {}
-  void on_save(auto&&) {}
-  void prepare_saves(auto&&...) {}
-  void finish_save() {}
-  template <class... Files>
-  checkpoint::loaded load(std::string const&, checkpoint::patience const& = {}, Files&...) {
-    return {};
-  }
-  checkpoint::loaded load(std::string const&, formats::file_system&) { return {}; }
-  void for_each_state(auto&&, bool = false) {}
-  void for_each_parameter(auto&&) {}
-  void change_parameters(auto&&) {}
-  std::uint64_t state_hash() { return {}; }
-  std::int64_t steps() const noexcept { return {}; }
-  std::uint64_t seed() const noexcept { return {}; }
-  std::int64_t moment_bytes() const noexcept { return {}; }
-  refused_exchange& exchange() noexcept { return exchange_; }
-  refused_policy world() const noexcept { return {}; }
-  refused_policy grid() const noexcept { return {}; }
-  refused_policy engine() noexcept { return {}; }
-  refused_policy optimizer() const noexcept { return {}; }
-  refused_policy described_model() const noexcept { return {}; }
-  refused_policy parallel_policy() const noexcept { return {}; }
-  refused_policy precision_policy() const noexcept { return {}; }
-  refused_policy compression_policy() const noexcept { return {}; }
-
- private:
-  refused_exchange exchange_;
-  std::vector<formats::model_file> model_files_;
-};
-
-}  // namespace detail
-
-namespace detail {
-
-template <class... Policies>
-struct trainer_of {
-  using sorted = resolve<Policies...>;
-  using type = std::conditional_t<
-      sorted::ok,
-      basic_trainer<typename sorted::model, typename sorted::optimizer, typename sorted::comm,
-                    typename sorted::parallel, typename sorted::precision, typename sorted::compression>,
-      refused>;
-  static_assert(check_policies<Policies...>() || !sorted::ok);
-};
-
-}  // namespace detail
-
-/// The type of the trainer that make_trainer returns for these policies, in any order: for a member of a class, or a
-/// trainer that is made later. A trainer cannot be moved, since its parts refer to each other; use std::unique_ptr to
-/// move one.
-///
-/// @example std::optional<trainer_for<nn::mlp, optim::sgd, comm::threads_world>> trainer;
-///          trainer.emplace(nn::mlp{.inputs = 4}, optim::sgd{}, world);
-template <class... Policies>
-using trainer_for = typename detail::trainer_of<Policies...>::type;
-
-/// Makes a trainer from policies in any order: a model, an optimizer, a communicator's world and, to replace the
-/// defaults parallel::data, precision::fp32 and compression::none, a parallel strategy, a precision and a compressor.
-///
-/// Ranks    collective: makes the same parameters on every rank, and checks that they are equal.
-/// Errors   a wrong argument or combination gives one error at compile time; config_error for sizes that do not fit and
-///          for environment variables that are not valid (check_environment).
-///
-/// @returns basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>, one type for any order. It borrows
-///          the world, and a plain model that is passed as an lvalue.
-/// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
-template <class... Policies>
-[[nodiscard]] auto make_trainer(Policies&&... policies) {
-  using sorted = detail::resolve<std::remove_cvref_t<Policies>...>;
-  static_cast<void>(check_policies<Policies...>());  // outside the condition, or clang adds a second error
-  constexpr auto slip = sorted::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
-  static_cast<void>(sizeof(detail::check_lent_world<slip>));
-  if constexpr (sorted::ok && slip == detail::world_slip::none) {
-    return trainer_for<std::remove_cvref_t<Policies>...>(std::forward<Policies>(policies)...);
-  } else {
-    return detail::refused{};
-  }
-}
 
 namespace detail {
 
@@ -42523,6 +43905,117 @@ requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::
     [[nodiscard]] detail::refused_exchange make_exchange(Parameters&&, Comm&&, Policies&&...) {
   static_cast<void>(sizeof(detail::check_exchange<detail::slip_of_exchange<Parameters, Comm>()>));
   return {};
+}
+
+}  // namespace trireme
+
+// ---- trireme/train/make_trainer.hpp
+namespace trireme {
+
+namespace detail {
+
+/// What make_trainer returns after it has reported an error, so that no line that uses the trainer adds another one. It
+/// has every public function of basic_trainer (tests/train/refused_test.py compares them).
+struct refused {
+  fit_report fit(auto const&, fit_options const&) { return {}; }
+  step_report step(auto&&...) { return {}; }
+  double evaluate(auto const&, std::int64_t = 8) { return {}; }
+  template <class Data, class... Metrics>
+  requires(sizeof...(Metrics) > 0) std::tuple<Metrics...> evaluate(Data const&, std::int64_t, Metrics... metrics) {
+    return {std::move(metrics)...};
+  }
+  tensor<float> predict(auto&&) { return {}; }
+  tensor<float> predict_more(auto&&) { return {}; }
+  tensor<float> input_gradient(auto&&...) { return {}; }
+  void forget() noexcept {}
+  void initialise(std::uint64_t) {}
+  void start_epoch() noexcept {}
+  std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
+  void keep_model_files(auto&&) {}
+  void broadcast() {}
+  void synchronise_buffers(auto&&...) {}
+  void on_step(auto&&) {}
+  void request_stop() noexcept {}
+  void record(auto&&) {}
+  template <class... Files>
+  void save(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {}, Files&...) {}
+  void save(std::string const&, formats::file_system&) {}
+  template <class... Files>
+  void save_in_background(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {},
+                          Files&...) {}
+  void on_save(auto&&) {}
+  void prepare_saves(auto&&...) {}
+  void finish_save() {}
+  template <class... Files>
+  checkpoint::loaded load(std::string const&, checkpoint::patience const& = {}, Files&...) {
+    return {};
+  }
+  checkpoint::loaded load(std::string const&, formats::file_system&) { return {}; }
+  void for_each_state(auto&&, bool = false) {}
+  void for_each_parameter(auto&&) {}
+  void change_parameters(auto&&) {}
+  std::uint64_t state_hash() { return {}; }
+  std::int64_t steps() const noexcept { return {}; }
+  std::uint64_t seed() const noexcept { return {}; }
+  std::int64_t moment_bytes() const noexcept { return {}; }
+  refused_exchange& exchange() noexcept { return exchange_; }
+  refused_policy world() const noexcept { return {}; }
+  refused_policy grid() const noexcept { return {}; }
+  refused_policy engine() noexcept { return {}; }
+  refused_policy optimizer() const noexcept { return {}; }
+  refused_policy described_model() const noexcept { return {}; }
+  refused_policy parallel_policy() const noexcept { return {}; }
+  refused_policy precision_policy() const noexcept { return {}; }
+  refused_policy compression_policy() const noexcept { return {}; }
+
+ private:
+  refused_exchange exchange_;
+  std::vector<formats::model_file> model_files_;
+};
+
+template <class... Policies>
+struct trainer_of {
+  using sorted = resolve<Policies...>;
+  using type = std::conditional_t<
+      sorted::ok,
+      basic_trainer<typename sorted::model, typename sorted::optimizer, typename sorted::comm,
+                    typename sorted::parallel, typename sorted::precision, typename sorted::compression>,
+      refused>;
+  static_assert(check_policies<Policies...>() || !sorted::ok);
+};
+
+}  // namespace detail
+
+/// The type of the trainer that make_trainer returns for these policies, in any order: for a member of a class, or a
+/// trainer that is made later. A trainer cannot be moved, since its parts refer to each other; use std::unique_ptr to
+/// move one.
+///
+/// @example std::optional<trainer_for<nn::mlp, optim::sgd, comm::threads_world>> trainer;
+///          trainer.emplace(nn::mlp{.inputs = 4}, optim::sgd{}, world);
+template <class... Policies>
+using trainer_for = typename detail::trainer_of<Policies...>::type;
+
+/// Makes a trainer from policies in any order: a model, an optimizer, a communicator's world and, to replace the
+/// defaults parallel::data, precision::fp32 and compression::none, a parallel strategy, a precision and a compressor.
+///
+/// Ranks    collective: makes the same parameters on every rank, and checks that they are equal.
+/// Errors   a wrong argument or combination gives one error at compile time; config_error for sizes that do not fit and
+///          for environment variables that are not valid (check_environment).
+///
+/// @returns basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>, one type for any order. It borrows
+///          the world, and a plain model that is passed as an lvalue.
+/// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
+template <class... Policies>
+[[nodiscard]] auto make_trainer(Policies&&... policies) {
+  using sorted = detail::resolve<std::remove_cvref_t<Policies>...>;
+  static_cast<void>(check_policies<Policies...>());  // outside the condition, or clang adds a second error
+  constexpr auto slip = sorted::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
+  static_cast<void>(sizeof(detail::check_lent_world<slip>));
+  if constexpr (sorted::ok && slip == detail::world_slip::none) {
+    return trainer_for<std::remove_cvref_t<Policies>...>(std::forward<Policies>(policies)...);
+  } else {
+    return detail::refused{};
+  }
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: de3cbcc6a2a4451b88137003710f505500e5df0973d4eb149e1c3cf27709e14e
+// SHA-256 of the sources: 100a424377f1151923707d1086b93c6a494e02a52db0beb352b65ab54cffed1a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel_steps.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c2ec049a6fc761cb1214eb8c9518a56608296eec01c523b28fd12a6fe59038ac
+// SHA-256 of the sources: 21d4d90a7c8441b19bef12ddaed8e6fc437391679e66c19c97758a8c6e64ef6e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

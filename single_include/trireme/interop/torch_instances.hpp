@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_instances.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7d16b8d99afd68377c19940cd54fe6fde330662abb291b48b361c1dac6d6e005
+// SHA-256 of the sources: bed2ce3b214116a8b7bb28d39652c0ffaf3322c30a18549535059183bd74ae6d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3ac72ebac7b1285dbfe3c4038b7a27a4f40291740d84b4986b8b503d3f2be61d
+// SHA-256 of the sources: 0acf4d8c2986f5e03934fe0b31b00e9a46094ea9d5909695a70619f5a203115f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

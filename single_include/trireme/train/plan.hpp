@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f3ee2ddfa542aae70a6387bb3ba30b30ee58a040a234671e5f8d15be5d7a607d
+// SHA-256 of the sources: c77a05002529f5838c5c32ab53c5890650de642a2c850f53d6c43cd55beb6d96
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

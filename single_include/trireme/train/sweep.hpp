@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: dc00633672517ebb6864893d24e4db6652717969f563c653ff1893229974e20e
+// SHA-256 of the sources: a4022c0ce7b7c7877ea5977dae0eeb6b4cadc9dc4dba2b1a13a9adfac3cc29ec
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
