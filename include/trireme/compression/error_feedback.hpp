@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -109,6 +110,7 @@ struct error_feedback {
       ops::on<space>::scale(next, -1.0);
       ops::on<space>::add(next, slice);  // the part that was not sent
       if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
+      forget_gaps(first, slice.size());
     }
     /// To be called when the step was taken: makes what it left out the residual. Without this call the residual stays
     /// as it was before the step.
@@ -127,6 +129,23 @@ struct error_feedback {
     }
 
    private:
+    // Between tensors gradients are zero, and checkpoints contain no residual there. What a compressor makes of those
+    // zeros (a sign, say) must not change the next step.
+    void forget_gaps(std::int64_t first, std::int64_t count) {
+      if (form_.tensors.empty()) return;
+      auto const forget = [&](std::int64_t from, std::int64_t to) {
+        auto const begin = std::max(from, first);
+        auto const end = std::min(to, first + count);
+        if (begin < end) ops::on<space>::fill(next_.view().flat(begin, end - begin), 0.0);
+      };
+      std::int64_t last = 0;
+      for (auto const& each : form_.tensors) {
+        forget(last, each.offset);
+        last = each.offset + each.info->extents.size();
+      }
+      forget(last, form_.elements);
+    }
+
     inner_state inner_;
     bucket_form form_;
     double decay_;
