@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0766dbda1ec7ef8cbaec58df04ed132b54a53274deb57993e1ac7e0bf2dd338e
+// SHA-256 of the sources: 61b65107fded22cc89facae064e9e919ec0f248f69ced54430e31e68751bcf6e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9504,6 +9504,7 @@ struct error_feedback {
       ops::on<space>::scale(next, -1.0);
       ops::on<space>::add(next, slice);  // the part that was not sent
       if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
+      forget_gaps(first, slice.size());
     }
     /// To be called when the step was taken: makes what it left out the residual. Without this call the residual stays
     /// as it was before the step.
@@ -9522,6 +9523,23 @@ struct error_feedback {
     }
 
    private:
+    // Between tensors gradients are zero, and checkpoints contain no residual there. What a compressor makes of those
+    // zeros (a sign, say) must not change the next step.
+    void forget_gaps(std::int64_t first, std::int64_t count) {
+      if (form_.tensors.empty()) return;
+      auto const forget = [&](std::int64_t from, std::int64_t to) {
+        auto const begin = std::max(from, first);
+        auto const end = std::min(to, first + count);
+        if (begin < end) ops::on<space>::fill(next_.view().flat(begin, end - begin), 0.0);
+      };
+      std::int64_t last = 0;
+      for (auto const& each : form_.tensors) {
+        forget(last, each.offset);
+        last = each.offset + each.info->extents.size();
+      }
+      forget(last, form_.elements);
+    }
+
     inner_state inner_;
     bucket_form form_;
     double decay_;
