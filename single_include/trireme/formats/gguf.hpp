@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/gguf.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d86cac7a2c126444e0fc318c9e2acc0fa9100585d44219f830fad86cf64f510b
+// SHA-256 of the sources: 90bcd20f814e9b33aefe8eca94e1154709b1110de7393a22dff2a9666c64a16e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -260,8 +260,8 @@ inline void put_half(std::byte* to, float number) noexcept {
 }
 /// The inverse of a scale; 0 for no scale.
 [[nodiscard]] inline float inverse(float scale) noexcept {
-  return std::abs(scale) > 0 || scale != scale ? 1.0F / scale : 0.0F;
-}  // NOLINT
+  return std::abs(scale) > 0 || std::isnan(scale) ? 1.0F / scale : 0.0F;
+}
 
 /// The number of the largest size in a block, with its sign: the first of them, or the first NaN.
 [[nodiscard]] inline float largest(float const* x) noexcept {
@@ -518,7 +518,7 @@ class header_parser {
     if (bytes > size_ - at_) fail(at_, text("the file ends before ", how_many(bytes, "byte"), " that belong here"));
     if (at_ + bytes > most_header_bytes) fail(at_, text("the header has more than ", most_header_bytes, " bytes"));
     if (at_ + bytes > start_.size()) throw needs_more{};
-    auto const out = start_.subspan(static_cast<std::size_t>(at_), static_cast<std::size_t>(bytes));
+    auto const out = start_.subspan(at_, bytes);
     at_ += bytes;
     return out;
   }
@@ -710,7 +710,7 @@ TRIREME_BODY void assign_offsets(std::vector<entry>& entries, std::uint64_t alig
     put(out, static_cast<std::uint32_t>(each.type));
     put(out, each.begin);
   }
-  out.append(static_cast<std::size_t>(padded(out.size(), alignment) - out.size()), '\0');
+  out.append(padded(out.size(), alignment) - out.size(), '\0');
   file_bytes = out.size() + (entries.empty() ? 0 : padded(entries.back().begin + entries.back().bytes, alignment));
   try {  // the reader must accept it: this finds names that are there twice, and a header that is too large
     static_cast<void>(parse_header(std::as_bytes(std::span(out)), file_bytes, path));
@@ -779,7 +779,7 @@ TRIREME_BODY writer::writer(std::string const& path, metadata const& notes, std:
 /// Pads tensors that are complete, up to the one that is not.
 TRIREME_BODY void writer::skip_written() {
   while (current_ < entries_.size() && written_ == entries_[current_].bytes) {
-    std::vector<std::byte> const zeros(static_cast<std::size_t>(detail::padded(written_, alignment_) - written_));
+    std::vector<std::byte> const zeros(detail::padded(written_, alignment_) - written_);
     file_.write(zeros);
     ++current_;
     written_ = 0;
@@ -811,7 +811,7 @@ TRIREME_BODY void writer::write(std::span<float const> values) {
     auto const type = entries_[current_].type;
     auto const elements = static_cast<std::size_t>(block_elements(type));
     auto const bytes = static_cast<std::uint64_t>(block_bytes(type));
-    auto const left = static_cast<std::size_t>((entries_[current_].bytes - written_) / bytes) * elements;
+    auto const left = (entries_[current_].bytes - written_) / bytes * elements;
     auto const part = std::min({values.size(), left, most});
     converted_.resize(part / elements * static_cast<std::size_t>(bytes));
     quantize(type, values.first(part), converted_);
