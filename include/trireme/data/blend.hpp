@@ -110,7 +110,7 @@ class blend {
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const noexcept {
     auto const at = epoch * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(position);
     auto const length = static_cast<std::uint64_t>(period_->length());
-    auto const within = static_cast<std::size_t>(at % length);
+    auto const within = at % length;
     auto const source = std::size_t{period_->sources[within]};
     auto const nth = at / length * static_cast<std::uint64_t>(period_->parts[source]) + period_->before[within];
     auto const count = sources_.all()[source].size();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/blend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fb8606204ef975357aa771c95932b02c9d480f74ea8531ef7844af7c5c19b18b
+// SHA-256 of the sources: c44232abc590cb4e6c4dcdd7a7dd31000230735fbc54a0d1df094af715318c2b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -110,7 +110,7 @@ class blend {
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const noexcept {
     auto const at = epoch * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(position);
     auto const length = static_cast<std::uint64_t>(period_->length());
-    auto const within = static_cast<std::size_t>(at % length);
+    auto const within = at % length;
     auto const source = std::size_t{period_->sources[within]};
     auto const nth = at / length * static_cast<std::uint64_t>(period_->parts[source]) + period_->before[within];
     auto const count = sources_.all()[source].size();
