@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 61b65107fded22cc89facae064e9e919ec0f248f69ced54430e31e68751bcf6e
+// SHA-256 of the sources: 98baca77e16c4b1c161244e02f1f08abc8836a2a75f4eef86708867f36214553
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11423,6 +11423,38 @@ class stable_file {
 
 }  // namespace trireme::data::detail
 
+// ---- trireme/data/detail/training_part.hpp
+namespace trireme::data::detail {
+
+/// The first part of a source, to train on: 1 - the held-out fraction, which is rounded to millionths, so that 0.1 cuts
+/// at exactly floor(count * 9 / 10).
+///
+/// Errors   config_error unless the fraction is in (0, 1) and neither part is empty.
+class training_part {
+ public:
+  /// @param who  the public name with which the message begins.
+  training_part(double held_out_fraction, std::string_view who) {
+    auto const millionths = held_out_fraction > 0 && held_out_fraction < 1
+                                ? static_cast<std::int64_t>(std::llround(held_out_fraction * double{whole}))
+                                : 0;
+    if (millionths < 1 || millionths >= whole) {
+      throw config_error(text(who, ": a held-out fraction of ", held_out_fraction,
+                              " leaves one of the two parts empty: choose a fraction between 0.000001 and 0.999999"));
+    }
+    kept_ = whole - millionths;
+  }
+  /// floor(count * part), without overflow.
+  [[nodiscard]] std::int64_t of(std::int64_t count) const noexcept {
+    return count / whole * kept_ + count % whole * kept_ / whole;
+  }
+
+ private:
+  static constexpr std::int64_t whole = 1'000'000;
+  std::int64_t kept_ = whole;
+};
+
+}  // namespace trireme::data::detail
+
 // ---- trireme/data/token_file.hpp (goes on)
 namespace trireme::data {
 
@@ -11590,17 +11622,9 @@ struct token_split {
 ///
 /// Errors  throws config_error if the fraction is not in (0, 1) or a part is too short; io_error as token_file.
 [[nodiscard]] inline token_split split(std::string const& path, std::int64_t context, double held_out_fraction = 0.1) {
-  constexpr std::int64_t whole = 1'000'000;
-  auto const millionths = held_out_fraction > 0 && held_out_fraction < 1
-                              ? static_cast<std::int64_t>(std::llround(held_out_fraction * double{whole}))
-                              : 0;
-  if (millionths < 1 || millionths >= whole) {
-    throw config_error(text("trireme::data::split: a held-out fraction of ", held_out_fraction,
-                            " leaves one of the two parts empty: choose a fraction between 0.000001 and 0.999999"));
-  }
+  detail::training_part const part(held_out_fraction, "trireme::data::split");
   auto const bytes = detail::stable_file(path, "trireme::data::split").size();
-  auto const kept = whole - millionths;
-  auto const begin = bytes / whole * kept + bytes % whole * kept / whole;  // floor(bytes * kept / whole), no overflow
+  auto const begin = part.of(bytes);
   if (begin < 1)
     throw config_error(text("trireme::data::split: ", path, ": ", how_many(bytes, "byte"),
                             agreeing(bytes, " leaves", " leave"), " none to train on"));

@@ -1,46 +1,15 @@
 // Exchanges files with the packages whose formats they are. TRIREME_PYTHON names an interpreter that has them; without
 // one, or without a package, the test prints the reason and is skipped.
-#include <sys/wait.h>
-
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "../catch.hpp"
-#include "../support/missing.hpp"
+#include "../support/python.hpp"
 #include "scratch.hpp"
 #include "trireme/formats/safetensors.hpp"
 #include "trireme/formats/tensorboard.hpp"
 
-namespace {
-
 using trireme::dtype;
-
-/// Runs a script of tests/python on a folder; false if it cannot run here.
-bool accepted(std::string const& script, std::string const& folder) {
-  char const* python = std::getenv("TRIREME_PYTHON");
-  if (python == nullptr || *python == '\0') {
-    missing("TRIREME_PYTHON is not set: " + script + " was left out");
-    return false;
-  }
-  char const* const tests = std::getenv("TRIREME_TEST_DATA");  // set by ctest: the path of tests/
-  if (tests == nullptr) {
-    missing("TRIREME_TEST_DATA is not set: " + script + " was left out");
-    return false;
-  }
-  auto const path = std::filesystem::path(tests) / "python" / script;
-  auto const status = std::system(("'" + std::string(python) + "' '" + path.string() + "' '" + folder + "'").c_str());
-  REQUIRE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77) {
-    missing("a package is missing: " + script + " was left out");
-    return false;
-  }
-  REQUIRE(WEXITSTATUS(status) == 0);
-  return true;
-}
-
-}  // namespace
 
 TEST_CASE("the safetensors package reads our files, and we read its files", "[formats][safetensors]") {
   namespace st = trireme::formats::safetensors;
@@ -66,7 +35,7 @@ TEST_CASE("the safetensors package reads our files, and we read its files", "[fo
     put(std::vector<std::uint8_t>{1});
     out.finish();
   }
-  if (!accepted("check_safetensors.py", dir.path())) return;
+  if (!python_ran("check_safetensors.py", dir.path())) return;
   st::reader const in(dir / "theirs.safetensors");
   CHECK(in.entries().size() == 4);
   CHECK(*in.note("format") == "np");
@@ -100,5 +69,5 @@ TEST_CASE("the tensorboard package reads our event files", "[formats][tensorboar
     out.add(2, {{"loss", 2.5F}, {"rate", 0.2F}});
     out.add(3, {{"loss", 2.25F}, {"rate", 0.2F}});
   }
-  accepted("check_tensorboard.py", dir.path());
+  python_ran("check_tensorboard.py", dir.path());
 }

@@ -150,7 +150,7 @@ struct cuda {
   }
   /// Returns when all work that this thread has queued on its stream is done. Polls, and sleeps if that takes long.
   ///
-  /// Errors   also what a watch (below) throws while the work is not done.
+  /// Errors   also those of the communicators whose collectives the stream waits for.
   static void finish() {
     auto* const mine = stream();
     unsigned polls = 0;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/data/detail/stable_file.hpp"
+#include "trireme/data/detail/training_part.hpp"
 
 namespace trireme::data {
 
@@ -182,17 +182,9 @@ struct token_split {
 ///
 /// Errors  throws config_error if the fraction is not in (0, 1) or a part is too short; io_error as token_file.
 [[nodiscard]] inline token_split split(std::string const& path, std::int64_t context, double held_out_fraction = 0.1) {
-  constexpr std::int64_t whole = 1'000'000;
-  auto const millionths = held_out_fraction > 0 && held_out_fraction < 1
-                              ? static_cast<std::int64_t>(std::llround(held_out_fraction * double{whole}))
-                              : 0;
-  if (millionths < 1 || millionths >= whole) {
-    throw config_error(text("trireme::data::split: a held-out fraction of ", held_out_fraction,
-                            " leaves one of the two parts empty: choose a fraction between 0.000001 and 0.999999"));
-  }
+  detail::training_part const part(held_out_fraction, "trireme::data::split");
   auto const bytes = detail::stable_file(path, "trireme::data::split").size();
-  auto const kept = whole - millionths;
-  auto const begin = bytes / whole * kept + bytes % whole * kept / whole;  // floor(bytes * kept / whole), no overflow
+  auto const begin = part.of(bytes);
   if (begin < 1)
     throw config_error(text("trireme::data::split: ", path, ": ", how_many(bytes, "byte"),
                             agreeing(bytes, " leaves", " leave"), " none to train on"));

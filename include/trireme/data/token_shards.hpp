@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +19,7 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/data/detail/stable_file.hpp"
+#include "trireme/data/detail/training_part.hpp"
 #include "trireme/data/file_list.hpp"
 #include "trireme/formats/npy.hpp"
 #include "trireme/formats/safetensors.hpp"
@@ -636,21 +636,13 @@ inline token_shard_windows token_shards::open_held_out() const {
   return token_shard_windows(*this, token_shard_windows::kind::held_out);
 }
 inline shard_split token_shards::split(double held_out_fraction) const {
-  constexpr std::int64_t whole = 1'000'000;
-  auto const millionths = held_out_fraction > 0 && held_out_fraction < 1
-                              ? static_cast<std::int64_t>(std::llround(held_out_fraction * double{whole}))
-                              : 0;
-  if (millionths < 1 || millionths >= whole) {
-    throw config_error(text("trireme::data::token_shards: a held-out fraction of ", held_out_fraction,
-                            " leaves one of the two parts empty: choose a fraction between 0.000001 and 0.999999"));
-  }
+  detail::training_part const kept(held_out_fraction, "trireme::data::token_shards");
   auto part = *this;
   part.context = 1;
   part.stride = 0;
   part.documents = shard_windows::packed;
   auto const tokens = part.open_held_out().token_count();
-  auto const kept = whole - millionths;
-  auto const begin = first_token + tokens / whole * kept + tokens % whole * kept / whole;  // without overflow
+  auto const begin = first_token + kept.of(tokens);
   auto training = *this, held_out = *this;
   training.last_token = std::max(begin - 1, first_token);
   held_out.first_token = begin;

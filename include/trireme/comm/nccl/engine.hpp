@@ -260,22 +260,25 @@ class nccl_issue {
                                               : text(to_string(op.what), " number ", op.number);
 }
 
-[[nodiscard]] inline std::string late_sentence(std::string_view what, std::chrono::milliseconds deadline) {
-  return text(what, " waited ", to_string(deadline),
+/// Whether `op` is later than its deadline, counted from the first look at it.
+[[nodiscard]] inline bool is_late(nccl_operation& op) {
+  auto const now = std::chrono::steady_clock::now();
+  if (op.since == std::chrono::steady_clock::time_point{}) op.since = now;
+  return now - op.since > op.deadline;
+}
+[[nodiscard]] inline std::string late_sentence(nccl_operation const& op, std::chrono::milliseconds deadline) {
+  return text(describe(op), " waited ", to_string(deadline),
               " and is not done; find out why the other ranks are late, or raise comm::nccl{.deadline}");
 }
 
 /// Fails the launch if `op` has waited longer than its communicator's deadline.
 inline void check_patience(nccl_operation& op) {
-  if (++op.polls % 16 != 0) return;
-  auto const now = std::chrono::steady_clock::now();
-  if (op.since == std::chrono::steady_clock::time_point{}) op.since = now;
-  if (now - op.since <= op.where->deadline) return;
+  if (++op.polls % 16 != 0 || !is_late(op)) return;
   // All operations are on one stream: what was ordered before and is not done is what this one waits for.
   auto& launch = op.where->launch();
   launch.collect_ordered();
-  auto const& late = launch.ordered_operations.empty() ? op : *launch.ordered_operations.front();
-  op.where->fail(late_sentence(describe(late), op.where->deadline));
+  op.where->fail(
+      late_sentence(launch.ordered_operations.empty() ? op : *launch.ordered_operations.front(), op.deadline));
 }
 
 /// Makes the progress that is possible now; true once the operation is done. Throws if the launch has failed.
@@ -346,10 +349,8 @@ inline void nccl_launch::look_at_ordered() {
   auto& first = *ordered_operations.front();
   auto const doing = describe(first);
   for (auto* const each : live_) (void)each->settled(doing);
-  auto const now = std::chrono::steady_clock::now();
-  if (first.since == std::chrono::steady_clock::time_point{}) first.since = now;
-  if (now - first.since <= first.deadline) return;
-  fail(text(nccl_who, ": ", late_sentence(doing, first.deadline)));
+  if (!is_late(first)) return;
+  fail(text(nccl_who, ": ", late_sentence(first, first.deadline)));
   throw_if_failed(doing);
 }
 
