@@ -18,6 +18,13 @@ void queue(cudaStream_t on, work what) {
 
 }  // namespace
 
+void stand_in::queue_kernel(void* on, std::function<void()> kernel) {
+  queue(static_cast<cudaStream_t>(on), [run = std::move(kernel)] {
+    run();
+    return true;
+  });
+}
+
 extern "C" {
 
 char const* cudaGetErrorString(cudaError_t code) { return code == cudaSuccess ? "no error" : "invalid argument"; }
@@ -33,20 +40,26 @@ cudaError_t cudaGetDevice(int* device) {
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaMalloc(void** block, size_t bytes) {
-  *block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *block == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  auto const whole = (bytes + 255) / 256 * 256;
+  *block = std::aligned_alloc(256, whole);
+  if (*block == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*block, 0xFF, whole);
+  return cudaSuccess;
 }
+// CUDA waits here for all work that was queued before. This keeps the memory until that work is done.
 cudaError_t cudaFree(void* block) {
-  std::free(block);
+  std::lock_guard const lock(world_lock());
+  std::shared_ptr<void> const kept(block, &std::free);
+  for (auto& each : streams())
+    if (!each.queue.empty()) each.queue.push_back([kept] { return true; });
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** block, size_t bytes) { return cudaMalloc(block, bytes); }
 cudaError_t cudaFreeHost(void* block) { return cudaFree(block); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* made, unsigned) {
-  static std::deque<stream> all;  // events may speak of a stream after its end
   std::lock_guard const lock(world_lock());
-  *made = reinterpret_cast<cudaStream_t>(&all.emplace_back());
+  *made = reinterpret_cast<cudaStream_t>(&streams().emplace_back());
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t it) {
@@ -207,18 +220,3 @@ ncclResult_t ncclGroupEnd() {
 }
 
 }  // extern "C"
-
-namespace trireme::comm::detail {
-
-int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count, void const* const* terms,
-                 int term_count, std::int64_t count, int divisor, void* on) {
-  std::vector<void*> const to(outputs, outputs + output_count);
-  std::vector<void const*> const from(terms, terms + term_count);
-  queue(static_cast<cudaStream_t>(on), [=] {
-    if (count > 0) stand_in::combine(type, op, to, from, count, divisor);
-    return true;
-  });
-  return cudaSuccess;
-}
-
-}  // namespace trireme::comm::detail

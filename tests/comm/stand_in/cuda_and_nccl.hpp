@@ -23,7 +23,9 @@
 // A stand-in for the few calls of the CUDA runtime and of NCCL that the library makes, for machines without a GPU:
 // device memory is host memory, a stream is a queue of work that goes on when somebody asks about it, and the ranks of
 // an NCCL communicator are threads of this process. What works on it still has to work on a GPU (scripts/test-gpu), but
-// what fails on it fails there too. It is linked instead of CUDA and NCCL.
+// what fails on it fails there too. It is linked instead of CUDA and NCCL. Memory of the device is filled with 0xFF
+// (NaN) when it is allocated. Kernels: combine.cpp answers for those of communicators by loops of the host; a program
+// that has the library's kernels (tests/simt/cuda) runs them in the stand-in for a GPU's threads (queue_kernel).
 namespace stand_in {
 
 /// Work tries; it is done when it says so.
@@ -37,11 +39,25 @@ struct stream {
   std::deque<work> queue;
   bool going_on = false;
   void go_on() {
-    if (std::exchange(going_on, true)) return;  // a stream that waits for it waits for this one
-    while (!queue.empty() && queue.front()()) queue.pop_front();
+    if (going_on) return;  // a stream that waits for it waits for this one
+    going_on = true;
+    try {
+      while (!queue.empty() && queue.front()()) queue.pop_front();
+    } catch (...) {  // a kernel that does something wrong
+      queue.clear();
+      going_on = false;
+      throw;
+    }
     going_on = false;
   }
 };
+/// All that were ever made: events may speak of a stream after its end.
+inline std::deque<stream>& streams() {
+  static std::deque<stream> all;
+  return all;
+}
+/// Queues a kernel on a cudaStream_t.
+void queue_kernel(void* on, std::function<void()> kernel);
 /// The last time that an event was recorded. Who waits for it does not wait for later ones.
 struct event {
   struct record {

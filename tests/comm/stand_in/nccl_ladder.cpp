@@ -1,44 +1,14 @@
 // comm::nccl on the stand-in for CUDA and NCCL: 1 to 4 ranks, which are threads of this process.
 #include <atomic>
-#include <barrier>
 #include <thread>
 
 #include "../../gpu/nccl_cases.hpp"
-#include "cuda_and_nccl.hpp"
+#include "ranks.hpp"
 
 namespace comm = trireme::comm;
 using namespace std::chrono_literals;
+using stand_in::on_ranks;
 using trireme::cuda;
-
-namespace {
-
-/// Runs `body(world)` on every rank, and rethrows what the lowest rank threw.
-template <class Body>
-void on_ranks(int size, comm::nccl const& description, Body body) {
-  std::vector<std::string> blobs(static_cast<std::size_t>(size));
-  std::barrier<> together(size);
-  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        comm::gathering const ranks{.rank = rank, .size = size, .all_gather = [&](std::string const& own) {
-                                      blobs[static_cast<std::size_t>(rank)] = own;
-                                      together.arrive_and_wait();
-                                      return blobs;
-                                    }};
-        comm::nccl_world world(description, ranks);
-        body(world);
-      } catch (...) {
-        failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  for (auto& each : threads) each.join();
-  for (auto const& each : failures)
-    if (each != nullptr) std::rethrow_exception(each);
-}
-
-}  // namespace
 
 int main() {
   gpu::cases cases;
