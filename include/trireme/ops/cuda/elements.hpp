@@ -25,6 +25,7 @@
 #include "trireme/ops/cuda/launch.hpp"
 #include "trireme/ops/cuda/queue.hpp"
 #include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/squares.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -356,6 +357,49 @@ struct cuda_elements {
                                                  to.data(), static_cast<int>(at_once.size())}));
     for (auto const& output : outputs.subspan(at_once.size())) copy(output, value);
   }
+};
+
+/// In CUDA memory the squares of all tensors are added on the device, and finish() waits once for their sum.
+///
+/// Threads  one at a time in each thread.
+template <>
+class squares_total<cuda> {
+ public:
+  explicit squares_total(exact_sum& into) : into_(into), place_(detail::cuda_results::of_thread("squares_total")) {
+    detail::expect_cuda("squares_total", ::cudaMemsetAsync(on_device(), 0, bytes, cuda::stream()));
+  }
+
+  template <class T>
+  void add(tensor_view<T, cuda> x) {
+    using element = std::remove_const_t<T>;
+    detail::expect_cuda("sum_of_squares", cuda_kernels::sum_of_squares(cuda::stream(), dtype_of<element>, raw(x),
+                                                                       x.size(), on_device()));
+  }
+  template <class T>
+  void expect_finite(tensor_view<T, cuda> x) {
+    // The last number of the state counts what is not finite; that it is not 0 is all that matters.
+    auto* const flag = reinterpret_cast<unsigned*>(on_device() + exact_sum::limbs);
+    detail::expect_cuda("finite", cuda_kernels::find_non_finite(cuda::stream(), dtype_of<std::remove_const_t<T>>,
+                                                                raw(x), x.size(), flag));
+  }
+  void finish() {
+    auto* const on_host = static_cast<std::int64_t*>(place_.on_host) + detail::cuda_results::bytes / 8;
+    detail::expect_cuda("squares_total",
+                        ::cudaMemcpyAsync(on_host, on_device(), bytes, cudaMemcpyDeviceToHost, cuda::stream()));
+    cuda::finish();
+    auto const state = into_.state();
+    for (std::size_t i = 0; i < state.size(); ++i) state[i] += on_host[i];
+  }
+
+ private:
+  static constexpr std::size_t bytes = (exact_sum::limbs + 1) * sizeof(std::int64_t);
+  static_assert(bytes <= detail::cuda_results::bytes);
+  [[nodiscard]] std::int64_t* on_device() const {
+    return static_cast<std::int64_t*>(place_.on_device) + detail::cuda_results::bytes / 8;
+  }
+
+  exact_sum& into_;
+  detail::cuda_results::place place_;
 };
 
 }  // namespace trireme::ops

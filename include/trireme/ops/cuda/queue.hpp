@@ -36,7 +36,7 @@ inline void expect_cuda(char const* who, int code) {
 }
 
 /// Where the kernels of one thread leave numbers for the host: memory of the device, and pinned memory of the host that
-/// they are copied to. One pair for each device.
+/// they are copied to. One pair for each device; the first half is that of cuda_result, the second one of squares_total.
 class cuda_results {
  public:
   static constexpr std::size_t bytes = 1024;
@@ -62,8 +62,8 @@ class cuda_results {
     auto const at = static_cast<std::size_t>(device);
     if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
     auto& found = all.of_device_[at];
-    if (found.on_device == nullptr) expect_cuda(who, ::cudaMalloc(&found.on_device, bytes));
-    if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, bytes));
+    if (found.on_device == nullptr) expect_cuda(who, ::cudaMalloc(&found.on_device, 2 * bytes));
+    if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, 2 * bytes));
     return found;
   }
 
