@@ -208,11 +208,15 @@ struct cuda_elements {
     }
   }
 
-  /// Copies elements from and to memory of this process. Returns when that is done, so the memory may be used again.
+  /// Copies elements from and to memory of this process. The memory of both may be used again at once: what is uploaded
+  /// is copied to pinned memory first, unless it has more than 4 MiB, and download waits for the stream.
   template <class T>
   static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
     same("upload", y.size(), static_cast<std::int64_t>(x.size()));
-    copy_and_wait("upload", raw(y), x.data(), y.bytes(), cudaMemcpyHostToDevice);
+    if (y.empty()) return;
+    if (y.bytes() > detail::pinned_slots::most_bytes)
+      return copy_and_wait("upload", raw(y), x.data(), y.bytes(), cudaMemcpyHostToDevice);
+    detail::pinned_slots::of_thread().upload(raw(y), x.data(), y.bytes());
   }
   template <class T>
   static void download(std::span<T> y, input<T> x) {
