@@ -267,4 +267,10 @@ struct sgd_numbers {
   double weight_decay = 0;  ///< g += decay * value
 };
 
+/// value - by * (-1, 0 or 1: the sign of `measured`), of double and of float.
+template <class M, class G>
+[[nodiscard]] constexpr M stepped_against_sign(M value, G measured, double by) noexcept {
+  return value - static_cast<M>(by) * static_cast<M>((measured > 0) - (measured < 0));
+}
+
 }  // namespace trireme::ops

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/in_space.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/arrays.hpp"
 #include "trireme/core/error.hpp"

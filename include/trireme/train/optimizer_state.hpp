@@ -195,15 +195,10 @@ class optimizer_state {
     using kernels = ops::on<space>;
     auto const value = segment.value;
     double const by = segment.info->running;
-    if constexpr (requires {
-                    kernels::scale(value, 0.0);
-                    kernels::each(value, value, [](auto x) { return x; });
-                  }) {
+    using measured = tensor_view<typename Env::gradient const, space>;
+    if constexpr (requires(measured sum) { kernels::step_against_sign(value, sum, by); }) {
       if (segment.info->by_sign) {
-        auto const against = [by](auto x, auto measured) {
-          return x - static_cast<decltype(x)>(by) * static_cast<decltype(x)>((measured > 0) - (measured < 0));
-        };
-        kernels::each(value, value, sum_of_terms(segment), against);
+        kernels::step_against_sign(value, sum_of_terms(segment), by);
         scratch_.reset();
       } else {
         kernels::scale(value, 1 - by);
@@ -213,7 +208,7 @@ class optimizer_state {
       for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(text("trireme::optimizer_state: \"", segment.info->name,
-                              "\" is a running mean that a layer measures, which needs ops::on<Space>::scale(); "
+                              "\" is measured by a layer, which needs ops::on<Space>::step_against_sign(); "
                               "this memory space has none"));
     }
   }

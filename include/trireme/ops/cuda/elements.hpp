@@ -316,6 +316,16 @@ struct cuda_elements {
     });
   }
 
+  /// value[i] -= by * (-1, 0 or 1: the sign of measured[i]).
+  template <class M, class G>
+  requires(std::is_floating_point_v<M>&& detail::cuda_float<std::remove_const_t<G>>) static void step_against_sign(
+      view<M> value, view<G> measured, double by) {
+    same("step_against_sign", value.size(), measured.size());
+    queued("step_against_sign",
+           cuda_kernels::step_against_sign(cuda::stream(), dtype_of<M>, raw(value), dtype_of<std::remove_const_t<G>>,
+                                           raw(measured), value.size(), by));
+  }
+
  private:
   static void same(char const* who, std::int64_t a, std::int64_t b) { detail::same_size(who, a, b); }
   static void all_same(char const* who, std::int64_t n, auto const& views) {

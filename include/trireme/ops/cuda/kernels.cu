@@ -236,4 +236,16 @@ int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers cons
   });
 }
 
+int step_against_sign(handle stream, dtype of, void* value, dtype of_measured, void const* measured, std::int64_t n,
+                      double by) {
+  auto const launch = [&]<class M>(M) {
+    return for_floats(of_measured, [&]<class G>(G) {
+      device::stepping_against_sign<M, G> const work{as<M>(value), as<G>(measured), by};
+      return device::launch_elements("step_against_sign", work, {}, n, stream);
+    });
+  };
+  if (of == dtype::f32) return launch(float{});
+  return of == dtype::f64 ? launch(double{}) : device::launch_refused;
+}
+
 }  // namespace trireme::ops::cuda_kernels

@@ -71,5 +71,8 @@ struct update_call {
 };
 [[nodiscard]] int adamw(handle stream, update_call const& call, void* first, void* second, adamw_numbers const& how);
 [[nodiscard]] int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers const& how);
+/// value[i] -= by * (-1, 0 or 1: the sign of measured[i]); values of float or double.
+[[nodiscard]] int step_against_sign(handle stream, dtype of, void* value, dtype of_measured, void const* measured,
+                                    std::int64_t n, double by);
 
 }  // namespace trireme::ops::cuda_kernels

@@ -71,4 +71,17 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+/// value[i] -= by * (-1, 0 or 1: the sign of measured[i])
+template <class M, class G>
+struct stepping_against_sign {
+  static constexpr int width = 1;
+  M* value;
+  G const* measured;
+  double by;
+  template <int Width>
+  __device__ void at(std::int64_t i) const {
+    value[i] = stepped_against_sign(value[i], opened_lane<real_for<G>>(measured[i]).v, by);
+  }
+};
+
 }  // namespace trireme::ops::detail::device
