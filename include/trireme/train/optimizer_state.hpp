@@ -15,6 +15,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/ops/update_batch.hpp"
 #include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/partition.hpp"
 
@@ -77,6 +78,7 @@ class optimizer_state {
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
+    ops::update_batch<space> batch;
     for (auto const& each : exchange.segments()) {
       update_segment<Env> segment = each;
       if (segment.info->running > 0) {
@@ -96,6 +98,7 @@ class optimizer_state {
       segment.moments = views_;
       if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
     }
+    batch.finish();
   }
 
   /// Visits the moments of a piece that this rank updates; see contract/state.hpp.

@@ -27,6 +27,7 @@
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/squares.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/ops/update_batch.hpp"
 
 namespace trireme::ops {
 
@@ -53,6 +54,34 @@ inline constexpr auto cuda_combination = std::is_same_v<Op, reduction::mean>  ? 
                                          : std::is_same_v<Op, reduction::max> ? cuda_kernels::combination::max
                                          : std::is_same_v<Op, reduction::min> ? cuda_kernels::combination::min
                                                                               : cuda_kernels::combination::sum;
+
+/// Updates of this thread that wait to be queued together.
+class adamw_batch {
+ public:
+  /// That of this thread, or null.
+  [[nodiscard]] static adamw_batch*& open() noexcept {
+    thread_local adamw_batch* now = nullptr;
+    return now;
+  }
+  void add(dtype value, dtype gradient, dtype output, cuda_kernels::adamw_tensor const& one) {
+    if (!all_.empty() && (value != value_ || gradient != gradient_ || output != output_)) finish();
+    value_ = value;
+    gradient_ = gradient;
+    output_ = output;
+    all_.push_back(one);
+  }
+  void finish() {
+    if (all_.empty()) return;
+    expect_cuda("adamw", cuda_kernels::adamw_together(cuda::stream(), value_, gradient_, output_, all_.data(),
+                                                      all_.size()));
+    all_.clear();
+  }
+  void drop() noexcept { all_.clear(); }
+
+ private:
+  dtype value_{}, gradient_{}, output_{};
+  std::vector<cuda_kernels::adamw_tensor> all_;
+};
 
 }  // namespace detail
 
@@ -299,6 +328,14 @@ struct cuda_elements {
                     std::span<view<P> const> outputs, adamw_numbers const& numbers) {
     same("adamw", value.size(), first.size());
     same("adamw", value.size(), second.size());
+    if (auto* const batch = detail::adamw_batch::open(); batch != nullptr && gradient.terms.size() == 1 &&
+        outputs.size() <= 1) {
+      same("adamw", value.size(), gradient.terms[0].size());
+      if (!outputs.empty()) same("adamw", value.size(), outputs[0].size());
+      return batch->add(dtype_of<M>, dtype_of<G>, dtype_of<P>,
+                        {raw(value), raw(first), raw(second), raw(gradient.terms[0]),
+                         outputs.empty() ? nullptr : raw(outputs[0]), value.size(), gradient.scale, numbers});
+    }
     update("adamw", value, gradient, outputs, [&](cuda_kernels::update_call const& call) {
       return cuda_kernels::adamw(cuda::stream(), call, raw(first), raw(second), numbers);
     });
@@ -380,14 +417,16 @@ template <>
 class squares_total<cuda> {
  public:
   explicit squares_total(exact_sum& into) : into_(into), place_(detail::cuda_results::of_thread("squares_total")) {
+    waiting().clear();
     detail::expect_cuda("squares_total", ::cudaMemsetAsync(on_device(), 0, bytes, cuda::stream()));
   }
 
   template <class T>
   void add(tensor_view<T, cuda> x) {
-    using element = std::remove_const_t<T>;
-    detail::expect_cuda("sum_of_squares", cuda_kernels::sum_of_squares(cuda::stream(), dtype_of<element>, raw(x),
-                                                                       x.size(), on_device()));
+    constexpr auto of = dtype_of<std::remove_const_t<T>>;
+    if (of != type_) queue_all();
+    type_ = of;
+    waiting().push_back({raw(x), x.size()});
   }
   template <class T>
   void expect_finite(tensor_view<T, cuda> x) {
@@ -397,6 +436,7 @@ class squares_total<cuda> {
                                                                 raw(x), x.size(), flag));
   }
   void finish() {
+    queue_all();
     auto* const on_host = static_cast<std::int64_t*>(place_.on_host) + detail::cuda_results::bytes / 8;
     detail::expect_cuda("squares_total",
                         ::cudaMemcpyAsync(on_host, on_device(), bytes, cudaMemcpyDeviceToHost, cuda::stream()));
@@ -406,6 +446,18 @@ class squares_total<cuda> {
   }
 
  private:
+  // Tensors of type_ whose squares are not queued yet; kept so that a step allocates nothing.
+  [[nodiscard]] static std::vector<cuda_kernels::squared_tensor>& waiting() {
+    thread_local std::vector<cuda_kernels::squared_tensor> all;
+    return all;
+  }
+  void queue_all() {
+    auto& all = waiting();
+    if (all.empty()) return;
+    auto const code = cuda_kernels::squares_together(cuda::stream(), type_, all.data(), all.size(), on_device());
+    all.clear();
+    detail::expect_cuda("sum_of_squares", code);
+  }
   static constexpr std::size_t bytes = (exact_sum::limbs + 1) * sizeof(std::int64_t);
   static_assert(bytes <= detail::cuda_results::bytes);
   [[nodiscard]] std::int64_t* on_device() const {
@@ -414,6 +466,28 @@ class squares_total<cuda> {
 
   exact_sum& into_;
   detail::cuda_results::place place_;
+  dtype type_{};
+};
+
+/// In CUDA memory the updates of AdamW with one term of a gradient, and at most one output, are queued together.
+template <>
+class update_batch<cuda> {
+ public:
+  update_batch() noexcept {
+    mine().drop();
+    detail::adamw_batch::open() = &mine();
+  }
+  update_batch(update_batch const&) = delete;
+  update_batch& operator=(update_batch const&) = delete;
+  ~update_batch() { detail::adamw_batch::open() = nullptr; }
+  void finish() { mine().finish(); }
+
+ private:
+  // Kept so that a step allocates nothing.
+  [[nodiscard]] static detail::adamw_batch& mine() {
+    thread_local detail::adamw_batch batch;
+    return batch;
+  }
 };
 
 }  // namespace trireme::ops

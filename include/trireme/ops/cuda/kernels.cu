@@ -1,8 +1,10 @@
 // The bodies of the functions of ops/cuda/launch.hpp, compiled by the nvcc of the user as a part of trireme::cuda.
 #include "trireme/ops/cuda/launch.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "trireme/ops/cuda/combine.cuh"
 #include "trireme/ops/cuda/elements.cuh"
@@ -201,10 +203,31 @@ int find_non_finite(handle stream, dtype of, void const* x, std::int64_t n, unsi
   }
 }
 int sum_of_squares(handle stream, dtype of, void const* x, std::int64_t n, std::int64_t* state) {
-  if (n == 0) return device::launch_succeeded;
+  squared_tensor const one{x, n};
+  return squares_together(stream, of, &one, 1, state);
+}
+int squares_together(handle stream, dtype of, squared_tensor const* all, std::size_t count, std::int64_t* state) {
   auto const launch = [&]<class T>(T) {
-    return device::run("sum_of_squares", &device::sum_squares<T>, device::blocks_for((n + 63) / 64),
-                       device::block_threads, stream, as<T>(x), n, reinterpret_cast<unsigned long long*>(state));
+    device::squared_tensors<T> some;  // unset entries are not read
+    int code = device::launch_succeeded;
+    some.count = 0;
+    auto const queue_some = [&] {
+      if (some.count == 0 || code != device::launch_succeeded) return;
+      auto const blocks = some.end[some.count - 1];
+      code = device::run("sum_of_squares", &device::sum_squares<T>, device::blocks_for(blocks * 16),
+                         device::block_threads, stream, some, reinterpret_cast<unsigned long long*>(state));
+      some.count = 0;
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+      if (all[i].n == 0) continue;
+      auto const t = some.count++;
+      some.x[t] = as<T>(all[i].x);
+      some.n[t] = all[i].n;
+      some.end[t] = (t == 0 ? 0 : some.end[t - 1]) + (all[i].n + 1023) / 1024;
+      if (some.count == some.most) queue_some();
+    }
+    queue_some();
+    return code;
   };
   if (of == dtype::f32) return launch(float{});
   if (of == dtype::f64) return launch(double{});
@@ -236,6 +259,65 @@ int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers cons
   });
 }
 
+int adamw_together(handle stream, dtype value_type, dtype gradient_type, dtype output_type, adamw_tensor const* all,
+                   std::size_t count) {
+  update_call types;
+  types.value_type = value_type;
+  types.gradient_type = gradient_type;
+  types.output_type = output_type;
+  return for_update(types, [&]<class M, class G, class P>(M, G, P) {
+    device::adamw_tensors<M, G, P> some;  // unset entries are not read
+    static_assert(sizeof some <= 4000, "the arguments of a kernel");
+    int code = device::launch_succeeded;
+    bool has[2] = {false, false};  // without and with decay
+    auto const begin = [&] {
+      some.count = 0;
+      some.decays = some.aligned = 0;
+      has[0] = has[1] = false;
+    };
+    auto const queue_some = [&] {
+      if (some.count == 0 || code != device::launch_succeeded) return;
+      auto const pieces = some.end[some.count - 1];
+      for (int k = 0; k < 2; ++k)
+        if (!has[k]) some.constants[k] = some.constants[1 - k];
+      code = device::run("adamw", &device::adamw_of_tensors<M, G, P>, std::min(pieces, 4 * device::most_blocks()),
+                         device::block_threads, stream, some);
+      begin();
+    };
+    begin();
+    for (std::size_t i = 0; i < count; ++i) {
+      auto const& each = all[i];
+      if (each.n == 0) continue;
+      auto const constants = detail::adamw_constants<M>::of(each.how);
+      auto const scale = static_cast<M>(each.scale);
+      int const which = each.how.weight_decay > 0 ? 1 : 0;
+      bool const fits = (!has[which] || std::memcmp(&some.constants[which], &constants, sizeof constants) == 0) &&
+                        (some.count == 0 || std::memcmp(&some.scale, &scale, sizeof scale) == 0);
+      if (!fits || some.count == some.most) queue_some();
+      auto const t = some.count++;
+      some.value[t] = as<M>(each.value);
+      some.first[t] = as<M>(each.first);
+      some.second[t] = as<M>(each.second);
+      some.gradient[t] = as<G>(each.gradient);
+      some.output[t] = as<P>(each.output);
+      some.n[t] = each.n;
+      some.end[t] = (t == 0 ? 0 : some.end[t - 1]) + (each.n + some.piece - 1) / some.piece;
+      some.constants[which] = constants;
+      has[which] = true;
+      some.scale = scale;
+      auto const bit = std::uint64_t{1} << t;
+      if (which == 1) some.decays |= bit;
+      auto const off = [](auto const* address) {
+        return reinterpret_cast<std::uintptr_t>(address) % (4 * sizeof *address);
+      };
+      if ((off(some.value[t]) | off(some.first[t]) | off(some.second[t]) | off(some.gradient[t]) |
+           off(some.output[t])) == 0)
+        some.aligned |= bit;
+    }
+    queue_some();
+    return code;
+  });
+}
 int step_against_sign(handle stream, dtype of, void* value, dtype of_measured, void const* measured, std::int64_t n,
                       double by) {
   auto const launch = [&]<class M>(M) {

@@ -71,6 +71,27 @@ struct update_call {
 };
 [[nodiscard]] int adamw(handle stream, update_call const& call, void* first, void* second, adamw_numbers const& how);
 [[nodiscard]] int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers const& how);
+/// One tensor of several that AdamW updates together: one term of a gradient, and at most one output.
+struct adamw_tensor {
+  void* value;
+  void* first;
+  void* second;
+  void const* gradient;
+  void* output;  ///< or null
+  std::int64_t n;
+  double scale;  ///< of the gradient
+  adamw_numbers how;
+};
+[[nodiscard]] int adamw_together(handle stream, dtype value_type, dtype gradient_type, dtype output_type,
+                                 adamw_tensor const* all, std::size_t count);
+/// One tensor of several whose squares are added together.
+struct squared_tensor {
+  void const* x;
+  std::int64_t n;
+};
+/// sum_of_squares() of several tensors of one type.
+[[nodiscard]] int squares_together(handle stream, dtype of, squared_tensor const* all, std::size_t count,
+                                   std::int64_t* state);
 /// value[i] -= by * (-1, 0 or 1: the sign of measured[i]); values of float or double.
 [[nodiscard]] int step_against_sign(handle stream, dtype of, void* value, dtype of_measured, void const* measured,
                                     std::int64_t n, double by);
