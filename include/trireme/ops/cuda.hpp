@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/ops/cuda/elements.hpp"
+#include "trireme/ops/cuda/products.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
@@ -11,6 +12,6 @@ namespace trireme::ops {
 /// Work is queued on cuda::stream() of the calling thread, in the order of its calls.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 template <>
-struct on<cuda> : cuda_elements {};
+struct on<cuda> : cuda_elements, cuda_products {};
 
 }  // namespace trireme::ops
