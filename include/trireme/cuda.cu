@@ -3,6 +3,7 @@
 // Link the object, -lcublasLt and -lcudart to a program that includes trireme/comm/cuda.hpp or trireme/ops/cuda.hpp; the
 // CMake target trireme::cuda does both.
 #include "trireme/comm/cuda_kernels.cu"
+#include "trireme/ops/cuda/attention.cu"
 #include "trireme/ops/cuda/kernels.cu"
 #include "trireme/ops/cuda/products.cu"
 #ifndef TRIREME_SIMT  // whose tests have an answer of their own

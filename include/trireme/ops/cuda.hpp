@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/ops/cuda/attention.hpp"
 #include "trireme/ops/cuda/elements.hpp"
 #include "trireme/ops/cuda/products.hpp"
 
@@ -12,6 +13,6 @@ namespace trireme::ops {
 /// Work is queued on cuda::stream() of the calling thread, in the order of its calls.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 template <>
-struct on<cuda> : cuda_elements, cuda_products {};
+struct on<cuda> : cuda_elements, cuda_products, cuda_attention {};
 
 }  // namespace trireme::ops

@@ -72,6 +72,14 @@ __device__ __forceinline__ float fused(float a, float b, float c) { return __fma
 __device__ __forceinline__ double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
 __device__ __forceinline__ float float_of(std::uint32_t bits) { return __uint_as_float(bits); }
 
+/// 2^x, e^x and the natural logarithm, with errors of a few units in the last place.
+__device__ __forceinline__ float exponential2(float x) { return ::exp2f(x); }
+__device__ __forceinline__ double exponential2(double x) { return ::exp2(x); }
+__device__ __forceinline__ float exponential(float x) { return ::expf(x); }
+__device__ __forceinline__ double exponential(double x) { return ::exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return ::logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return ::log(x); }
+
 /// The number as float (double stays double), and back, rounded to nearest even.
 __device__ __forceinline__ float wide(float x) { return x; }
 __device__ __forceinline__ double wide(double x) { return x; }
@@ -198,6 +206,18 @@ inline T fused(T a, T b, T c) {
   return std::fma(a, b, c);
 }
 inline float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+template <class T>
+inline T exponential2(T x) {
+  return std::exp2(x);
+}
+template <class T>
+inline T exponential(T x) {
+  return std::exp(x);
+}
+template <class T>
+inline T logarithm(T x) {
+  return std::log(x);
+}
 
 inline float wide(float x) { return x; }
 inline double wide(double x) { return x; }
