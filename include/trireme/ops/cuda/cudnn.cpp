@@ -5,7 +5,7 @@
 
 #if __has_include(<cudnn_frontend_version.h>) && __has_include(<cudnn.h>) && __has_include(<cuda_runtime_api.h>)
 #include <cudnn_frontend_version.h>
-#if CUDNN_FRONTEND_VERSION >= 12000
+#if CUDNN_FRONTEND_VERSION >= 11500
 #define TRIREME_HAS_CUDNN
 #endif
 #endif
@@ -449,7 +449,7 @@ std::string cudnn_refuses(attention_call const& call, bool backward, std::string
 namespace trireme::ops::cuda_kernels {
 
 namespace {
-constexpr char const* without = "built without the headers of cuDNN and of its frontend (1.20 or later)";
+constexpr char const* without = "built without the headers of cuDNN and of its frontend (1.15 or later)";
 }  // namespace
 
 bool cudnn_takes(attention_call const&) { return false; }
