@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/ops/cuda/elements.hpp"
+#include "trireme/ops/cuda/images.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
