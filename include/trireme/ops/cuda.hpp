@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/ops/cuda/batch_norm.hpp"
 #include "trireme/ops/cuda/elements.hpp"
 #include "trireme/ops/cuda/images.hpp"
 
