@@ -6,3 +6,4 @@
 #include "trireme/ops/cuda/batch_norm.cu"
 #include "trireme/ops/cuda/images.cu"
 #include "trireme/ops/cuda/kernels.cu"
+#include "trireme/ops/cuda/latent_heads.cu"
