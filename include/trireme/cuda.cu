@@ -9,3 +9,6 @@
 #ifndef TRIREME_SIMT  // whose tests have an answer of their own
 #include "trireme/ops/cuda/cublas.cu"
 #endif
+#include "trireme/ops/cuda/batch_norm.cu"
+#include "trireme/ops/cuda/images.cu"
+#include "trireme/ops/cuda/latent_heads.cu"
