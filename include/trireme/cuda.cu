@@ -5,3 +5,4 @@
 #include "trireme/comm/cuda_kernels.cu"
 #include "trireme/ops/cuda/codes.cu"
 #include "trireme/ops/cuda/kernels.cu"
+#include "trireme/ops/cuda/selection.cu"

@@ -1,4 +1,5 @@
-// The bodies of the functions of ops/cuda/codes_launch.hpp, compiled by the nvcc of the user as a part of trireme::cuda.
+// The bodies of the functions of ops/cuda/codes_launch.hpp, compiled by the nvcc of the user as a part of
+// trireme::cuda.
 #include "trireme/ops/cuda/codes_launch.hpp"
 
 #include <cstdint>
@@ -62,26 +63,24 @@ int encode_codes(void* stream, float* scales, std::uint8_t* codes, dtype of, voi
   return for_codes(form.bits, of, [&]<class Bits, class G>(Bits, G) {
     auto const most = device::most_blocks() * 4;  // they are small
     auto const blocks = form.scales(n);
-    return device::run("encode_codes", &device::encode_codes<Bits::value, G>,
-                               blocks < most ? blocks : most, device::encoding_threads, stream, scales, codes,
-                               aligned_words(codes), static_cast<G const*>(x), n, form.block, rounding != nullptr,
-                               rounding == nullptr ? random_stream{} : *rounding);
+    return device::run("encode_codes", &device::encode_codes<Bits::value, G>, blocks < most ? blocks : most,
+                       device::encoding_threads, stream, scales, codes, aligned_words(codes), static_cast<G const*>(x),
+                       n, form.block, rounding != nullptr, rounding == nullptr ? random_stream{} : *rounding);
   });
 }
 int decode_codes(void* stream, dtype of, void* y, float const* scales, std::uint8_t const* codes, std::int64_t n,
                  code_form const& form, bool add) {
   if (n == 0) return device::launch_succeeded;
   return for_codes(form.bits, of, [&]<class Bits, class G>(Bits, G) {
-    device::decoding<Bits::value, G> const work{
-        static_cast<G*>(y), scales, codes, n, form.block, aligned_words(codes), add};
+    device::decoding<Bits::value, G> const work{static_cast<G*>(y),   scales, codes, n, form.block,
+                                                aligned_words(codes), add};
     return device::launch_elements("decode_codes", work, {}, form.code_bytes(n) / 4, stream);
   });
 }
 int gather_drawn(void* stream, dtype to, void* values, std::int64_t k, dtype of, void const* x, std::int64_t n,
                  random_stream const& drawn, bool weighted) {
   return for_drawn(to, of, [&]<class T, class G>(T, G) {
-    device::gathering_drawn<T, G> const work{
-        static_cast<T*>(values), static_cast<G const*>(x), k, n, drawn, weighted};
+    device::gathering_drawn<T, G> const work{static_cast<T*>(values), static_cast<G const*>(x), k, n, drawn, weighted};
     return device::launch_elements("gather_drawn", work, {}, (k + 3) / 4, stream);
   });
 }

@@ -6,10 +6,11 @@
 #include "trireme/ops/codes.hpp"
 #include "trireme/ops/cuda/formulas.cuh"
 
-// Codes of few bits, and elements that are drawn at random (ops/codes.hpp; the host's are in ops/host/detail/codes.inl).
+// Codes of few bits, and elements that are drawn at random (ops/codes.hpp; the host's kernels are in
+// ops/host/detail/codes.inl).
 //
-// A group of 512 / Bits numbers becomes 16 words: number 16 v + l of the group is bits [Bits v, Bits (v + 1)) of word l.
-// A thread writes or reads one word, so 16 neighbouring threads read and write whole lines of 64 bytes.
+// A group of 512 / Bits numbers becomes 16 words: number 16 v + l of the group is bits [Bits v, Bits (v + 1)) of word
+// l. A thread writes or reads one word, so 16 neighbouring threads read and write whole lines of 64 bytes.
 
 namespace trireme::ops::detail::device {
 
@@ -84,8 +85,7 @@ __device__ float scale_of_signs(G const* x, std::int64_t n) {
     float scale = quotient(all, static_cast<float>(n));
     if (!(scale <= highest)) {  // an overflow, or numbers that are not finite
       double precise = 0;
-      for (std::int64_t i = 0; i < n; ++i)
-        precise = sum(precise, static_cast<double>(float_of(float_magnitude(x[i]))));
+      for (std::int64_t i = 0; i < n; ++i) precise = sum(precise, static_cast<double>(float_of(float_magnitude(x[i]))));
       double const mean = quotient(precise, static_cast<double>(n));
       scale = mean <= static_cast<double>(highest) ? static_cast<float>(mean) : float_of(0x7fc0'0000U);
     }
