@@ -5,4 +5,5 @@
 #include "trireme/comm/cuda_kernels.cu"
 #include "trireme/ops/cuda/codes.cu"
 #include "trireme/ops/cuda/kernels.cu"
+#include "trireme/ops/cuda/low_rank.cu"
 #include "trireme/ops/cuda/selection.cu"

@@ -2,6 +2,7 @@
 
 #include "trireme/ops/cuda/codes.hpp"
 #include "trireme/ops/cuda/elements.hpp"
+#include "trireme/ops/cuda/low_rank.hpp"
 #include "trireme/ops/cuda/selection.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
@@ -13,6 +14,6 @@ namespace trireme::ops {
 /// Work is queued on cuda::stream() of the calling thread, in the order of its calls.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 template <>
-struct on<cuda> : cuda_codes, cuda_elements, cuda_selection {};
+struct on<cuda> : cuda_codes, cuda_elements, cuda_low_rank, cuda_selection {};
 
 }  // namespace trireme::ops
