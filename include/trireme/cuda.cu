@@ -12,3 +12,6 @@
 #include "trireme/ops/cuda/batch_norm.cu"
 #include "trireme/ops/cuda/images.cu"
 #include "trireme/ops/cuda/latent_heads.cu"
+#include "trireme/ops/cuda/codes.cu"
+#include "trireme/ops/cuda/low_rank.cu"
+#include "trireme/ops/cuda/selection.cu"

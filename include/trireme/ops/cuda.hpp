@@ -6,6 +6,9 @@
 #include "trireme/ops/cuda/batch_norm.hpp"
 #include "trireme/ops/cuda/images.hpp"
 #include "trireme/ops/cuda/latent_heads.hpp"
+#include "trireme/ops/cuda/codes.hpp"
+#include "trireme/ops/cuda/low_rank.hpp"
+#include "trireme/ops/cuda/selection.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
@@ -16,6 +19,6 @@ namespace trireme::ops {
 /// Work is queued on cuda::stream() of the calling thread, in the order of its calls.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 template <>
-struct on<cuda> : cuda_elements, cuda_products, cuda_attention {};
+struct on<cuda> : cuda_elements, cuda_products, cuda_attention, cuda_codes, cuda_low_rank, cuda_selection {};
 
 }  // namespace trireme::ops
