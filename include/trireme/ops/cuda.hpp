@@ -1,13 +1,13 @@
 #pragma once
 
 #include "trireme/ops/cuda/attention.hpp"
-#include "trireme/ops/cuda/elements.hpp"
-#include "trireme/ops/cuda/products.hpp"
 #include "trireme/ops/cuda/batch_norm.hpp"
+#include "trireme/ops/cuda/codes.hpp"
+#include "trireme/ops/cuda/elements.hpp"
 #include "trireme/ops/cuda/images.hpp"
 #include "trireme/ops/cuda/latent_heads.hpp"
-#include "trireme/ops/cuda/codes.hpp"
 #include "trireme/ops/cuda/low_rank.hpp"
+#include "trireme/ops/cuda/products.hpp"
 #include "trireme/ops/cuda/selection.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).

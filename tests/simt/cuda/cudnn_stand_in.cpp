@@ -1,12 +1,3 @@
-// What ops/cuda/cudnn_launch.hpp declares, where there is no cuDNN: nothing is taken.
-#include "trireme/ops/cuda/cudnn_launch.hpp"
-
-namespace trireme::ops::cuda_kernels {
-
-bool cudnn_takes(attention_call const&) { return false; }
-std::size_t cudnn_workspace(attention_call const&, bool) { return 0; }
-int cudnn_attention(attention_call const&, void*) { return 1; }
-int cudnn_attention_backward(attention_call const&, void*) { return 1; }
 // A stand-in for the library's calls of cuDNN. It takes nothing, as on a machine without cuDNN, unless the environment
 // has TRIREME_ATTENTION=cudnn: then it takes what cuDNN would, and computes attention in double, on the stream.
 #include <cstdlib>

@@ -210,45 +210,6 @@ class pinned_slots {
 
   std::vector<slot> slots_;
 };
-/// Memory of the device for the kernels that one thread queues: kept, and made larger when a kernel needs more. One
-/// block for each device.
-class cuda_scratches {
- public:
-  cuda_scratches() = default;
-  cuda_scratches(cuda_scratches const&) = delete;
-  cuda_scratches& operator=(cuda_scratches const&) = delete;
-  ~cuda_scratches() {
-    for (auto const& each : of_device_) (void)::cudaFree(each.address);
-  }
-  [[nodiscard]] static void* of_thread(char const* who, std::size_t bytes) {
-    (void)cuda::stream();  // made first, so it ends after the memory that its kernels use
-    thread_local cuda_scratches all;
-    int device = 0;
-    expect_cuda(who, ::cudaGetDevice(&device));
-    auto const at = static_cast<std::size_t>(device);
-    if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
-    auto& found = all.of_device_[at];
-    if (found.bytes < bytes) {
-      cuda::finish();  // kernels may still use the memory
-      cuda::deallocate(std::exchange(found.address, nullptr), std::exchange(found.bytes, 0));
-      found.address = cuda::allocate(bytes);
-      found.bytes = bytes;
-    }
-    return found.address;
-  }
-
- private:
-  struct block {
-    void* address = nullptr;
-    std::size_t bytes = 0;
-  };
-  std::vector<block> of_device_;
-};
-/// Memory of this thread's device, aligned to 256 bytes, for kernels that are queued before the next call.
-[[nodiscard]] inline void* cuda_scratch(char const* who, std::size_t bytes) {
-  return cuda_scratches::of_thread(who, bytes);
-}
-
 /// Throws config_error for more terms or outputs than the arguments of one kernel hold.
 inline void expect_fits(char const* who, std::size_t count, int most, char const* what) {
   if (count <= static_cast<std::size_t>(most)) return;
