@@ -37,6 +37,14 @@ void expect_attention(int code, char const* what) {
   std::exit(1);
 }
 
+/// Why cuDNN did not take a call, fit for a string of JSON.
+std::string refusal() {
+  auto why = kernels::cudnn_refusal();
+  for (auto& each : why)
+    if (each == '"' || each == '\\' || static_cast<unsigned char>(each) < ' ') each = ' ';
+  return why;
+}
+
 /// Memory of the device.
 class memory {
  public:
@@ -137,7 +145,7 @@ bool compare(dtype type, char const* name, plain::attention_shape const& shape) 
     call.ordered = ordered;
     if (!kernels::cudnn_takes(call)) {
       std::printf("{\"error of\": \"%s\", \"type\": \"%s\", \"ordered\": %s, \"refused\": \"%s\"}\n", name,
-                  type == dtype::bf16 ? "bf16" : "f16", ordered ? "true" : "false", kernels::cudnn_refusal().c_str());
+                  type == dtype::bf16 ? "bf16" : "f16", ordered ? "true" : "false", refusal().c_str());
       std::fflush(stdout);
       return false;
     }
@@ -213,7 +221,7 @@ void time_of(std::int64_t batch) {
     auto const start = std::chrono::steady_clock::now();
     if (!kernels::cudnn_takes(on_device.call)) {
       std::printf("{\"pass\": \"both\", \"ordered\": %s, \"batch\": %lld, \"refused\": \"%s\"}\n",
-                  ordered ? "true" : "false", static_cast<long long>(batch), kernels::cudnn_refusal().c_str());
+                  ordered ? "true" : "false", static_cast<long long>(batch), refusal().c_str());
       continue;
     }
     auto const plan = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -231,7 +239,7 @@ int main(int argc, char** argv) {
   expect(cudaGetDevice(&device), "no GPU");
   expect(cudaGetDeviceProperties(&of_device, device), "no GPU");
   std::printf("{\"device\": \"%s\", \"cuDNN\": %lld, \"refusal\": \"%s\"}\n", of_device.name,
-              static_cast<long long>(kernels::cudnn_version()), kernels::cudnn_refusal().c_str());
+              static_cast<long long>(kernels::cudnn_version()), refusal().c_str());
   std::fflush(stdout);
   using trireme::bfloat16, trireme::float16;
   plain::attention_shape const small{

@@ -79,7 +79,8 @@ template <class T>
 void computed_on_host(operands<T>& all, ops::attention_shape const& of) {
   using on_host = ops::on<host>;
   arena<host> scratch;
-  tensor_view const y(all.y), lse(all.lse);
+  tensor_view const y(all.y);
+  tensor_view const lse(all.lse);
   on_host::attention(y, lse, tensor_view(all.qkv), of, scratch, {});
   on_host::attention_backward(tensor_view(all.dqkv), tensor_view(all.dy), y, lse, tensor_view(all.qkv), of, scratch,
                               {});

@@ -22,13 +22,13 @@
 #include <cudnn_frontend.h>
 
 #include <algorithm>
-#include <compare>
 #include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -83,7 +83,13 @@ struct plan_key {
   double scale;
   dtype of;
   bool causal, backward, ordered;
-  friend auto operator<=>(plan_key const&, plan_key const&) = default;
+  friend bool operator<(plan_key const& a, plan_key const& b) {
+    auto const all = [](plan_key const& of) {
+      return std::tie(of.batch, of.context, of.heads, of.width, of.window, of.scale, of.of, of.causal, of.backward,
+                      of.ordered);
+    };
+    return all(a) < all(b);
+  }
 };
 plan_key key_of(attention_call const& call, bool backward) {
   return {.batch = call.batch,

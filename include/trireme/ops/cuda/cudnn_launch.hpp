@@ -11,8 +11,8 @@
 // of cuDNN and of its frontend, or run without the library, they take nothing, and the kernels of this library compute
 // attention.
 //
-// The environment variable TRIREME_ATTENTION chooses: `own` turns cuDNN off; `unordered` lets the backward pass add the
-// terms of a query's gradient in any order, which may be faster and gives other bits in each run.
+// The environment variable TRIREME_ATTENTION chooses: `cudnn` is the default; `own` turns it off; `unordered` lets the
+// backward pass add the terms of a query's gradient in any order, which may be faster and gives other bits in each run.
 
 namespace trireme::ops::cuda_kernels {
 
