@@ -15,3 +15,5 @@
 #include "trireme/ops/cuda/codes.cu"
 #include "trireme/ops/cuda/low_rank.cu"
 #include "trireme/ops/cuda/selection.cu"
+#include "trireme/ops/cuda/embedding.cu"
+#include "trireme/ops/cuda/norms.cu"

@@ -9,6 +9,8 @@
 #include "trireme/ops/cuda/low_rank.hpp"
 #include "trireme/ops/cuda/products.hpp"
 #include "trireme/ops/cuda/selection.hpp"
+#include "trireme/ops/cuda/embedding.hpp"
+#include "trireme/ops/cuda/norms.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
@@ -19,6 +21,13 @@ namespace trireme::ops {
 /// Work is queued on cuda::stream() of the calling thread, in the order of its calls.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 template <>
-struct on<cuda> : cuda_elements, cuda_products, cuda_attention, cuda_codes, cuda_low_rank, cuda_selection {};
+struct on<cuda> : cuda_elements,
+                  cuda_products,
+                  cuda_attention,
+                  cuda_codes,
+                  cuda_low_rank,
+                  cuda_selection,
+                  cuda_normalisation,
+                  cuda_embedding {};
 
 }  // namespace trireme::ops

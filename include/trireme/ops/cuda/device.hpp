@@ -110,6 +110,50 @@ __device__ __forceinline__ T narrow(double x) {
     return static_cast<T>(x);
 }
 
+/// The x of one lane. Orders no memory.
+template <class T>
+__device__ __forceinline__ T shuffle(T x, int from, lane_mask mask = all_lanes) {
+  return __shfl_sync(mask, x, from);
+}
+/// The number of 16 bits that has these bits.
+template <class T>
+__device__ __forceinline__ T of_bits(std::uint32_t bits) {
+  T x;
+  x.bits = static_cast<std::uint16_t>(bits);
+  return x;
+}
+/// The first and the second of two numbers of 16 bits that a word holds, as float; and a word of two such numbers,
+/// rounded to nearest even. A NaN has the payload that the device gives it.
+template <class T>
+__device__ __forceinline__ float wide_first(std::uint32_t two) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return float_of(two << 16);
+  else
+    return wide(of_bits<T>(two));
+}
+template <class T>
+__device__ __forceinline__ float wide_second(std::uint32_t two) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return float_of(two & 0xFFFF0000U);
+  else
+    return wide(of_bits<T>(two >> 16));
+}
+template <class T>
+__device__ __forceinline__ std::uint32_t narrow_two(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t two;
+  if constexpr (std::is_same_v<T, bfloat16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  return two;
+#else
+  return narrow<T>(first).bits | static_cast<std::uint32_t>(narrow<T>(second).bits) << 16;
+#endif
+}
+/// Makes the compiler compute anew what it needs from these bits further down, rather than keep it in registers.
+__device__ __forceinline__ void renew(std::uint32_t& bits) { asm volatile("" : "+r"(bits)); }
+
 /// Queues a kernel on `stream`, a cudaStream_t. Returns a cudaError_t. The name is that of the kernel in reports.
 template <class... Parameters, class... Arguments>
 [[nodiscard]] int run(char const* /*name*/, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
@@ -239,6 +283,31 @@ inline T narrow(double x) {
   else
     return static_cast<T>(x);
 }
+
+template <class T>
+inline T shuffle(T x, int from, lane_mask mask = all_lanes, char const* file = __builtin_FILE(),
+                 int line = __builtin_LINE()) {
+  return simt::here().exchange(x, from, mask, {"shuffle", file, line});
+}
+template <class T>
+inline T of_bits(std::uint32_t bits) {
+  T x;
+  x.bits = static_cast<std::uint16_t>(bits);
+  return x;
+}
+template <class T>
+inline float wide_first(std::uint32_t two) {
+  return wide(of_bits<T>(two));
+}
+template <class T>
+inline float wide_second(std::uint32_t two) {
+  return wide(of_bits<T>(two >> 16));
+}
+template <class T>
+inline std::uint32_t narrow_two(float first, float second) {
+  return narrow<T>(first).bits | static_cast<std::uint32_t>(narrow<T>(second).bits) << 16;
+}
+inline void renew(std::uint32_t&) {}
 
 /// Runs the kernel, or queues it where the stand-in has streams. What it does wrong is thrown as simt::error, by this
 /// call or by the one that makes the stream go on.
