@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -18,8 +19,8 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
 
-// What the functions of ops::on<cuda> have in common: how work is queued, how its errors are thrown, and how a number of
-// a device comes to the host.
+// What the functions of ops::on<cuda> have in common: how work is queued, how its errors are thrown, and how a number
+// of a device comes to the host.
 
 namespace trireme::ops {
 
@@ -31,10 +32,67 @@ concept cuda_float = std::is_same_v<T, double> || std::is_same_v<T, float> || st
 /// Whether a kernel copies elements of U to elements of T.
 template <class T, class U>
 concept cuda_copies = std::is_same_v<T, U> ||(cuda_float<T>&& cuda_float<U>);
+/// Whether the environment variable TRIREME_CUDA_CHECK is set, to anything but 0: then the host waits after each call
+/// that queues work, so that an error of a kernel is thrown by the call that queued it.
+[[nodiscard]] inline bool checks_each_kernel() noexcept {
+  static bool const asked = [] {
+    auto const* const value = std::getenv("TRIREME_CUDA_CHECK");
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  }();
+  return asked;
+}
 /// Throws comm_error with CUDA's message unless `code` is success.
 inline void expect_cuda(char const* who, int code) {
   if (code != cudaSuccess)
     trireme::detail::expect_cuda(static_cast<::cudaError_t>(code), text("trireme::ops::", who, " in CUDA memory"));
+  if (!checks_each_kernel()) return;
+  try {
+    cuda::finish();
+  } catch (comm_error const& e) {
+    throw comm_error(text("trireme::ops::", who, " in CUDA memory: ", e.what()));
+  }
+}
+
+/// Memory of the device that kernels of one thread share, one block a device: it grows and is kept.
+class cuda_scratch_memory {
+ public:
+  cuda_scratch_memory() = default;
+  cuda_scratch_memory(cuda_scratch_memory const&) = delete;
+  cuda_scratch_memory& operator=(cuda_scratch_memory const&) = delete;
+  ~cuda_scratch_memory() {
+    for (auto const& each : of_device_)
+      if (each.address != nullptr) cuda::deallocate(each.address, each.bytes);
+  }
+  [[nodiscard]] static void* of_thread(char const* who, std::size_t bytes) {
+    (void)cuda::stream();  // made first, so it ends after the memory that its kernels write
+    thread_local cuda_scratch_memory all;
+    int device = 0;
+    expect_cuda(who, ::cudaGetDevice(&device));
+    auto const at = static_cast<std::size_t>(device);
+    if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
+    auto& found = all.of_device_[at];
+    if (bytes > found.bytes) {
+      if (found.address != nullptr) cuda::deallocate(found.address, found.bytes);  // CUDA waits for kernels that use it
+      found = {};
+      found.address = cuda::allocate(bytes);
+      found.bytes = bytes;
+    }
+    return found.address;
+  }
+
+ private:
+  struct block {
+    void* address = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::vector<block> of_device_;
+};
+/// Device memory of this thread, aligned as cuda::allocate aligns: for kernels queued on its stream before its next
+/// call of this function, which may return the same memory or free it. Its contents are not set.
+///
+/// Errors   std::bad_alloc if the device's memory is used up.
+[[nodiscard]] inline void* cuda_scratch(char const* who, std::size_t bytes) {
+  return cuda_scratch_memory::of_thread(who, bytes);
 }
 
 /// Where the kernels of one thread leave numbers for the host: memory of the device, and pinned memory of the host that
