@@ -3,4 +3,6 @@
 // Link the object and -lcudart to a program that includes trireme/comm/cuda.hpp or trireme/ops/cuda.hpp; the CMake
 // target trireme::cuda does both.
 #include "trireme/comm/cuda_kernels.cu"
+#include "trireme/ops/cuda/heads.cu"
 #include "trireme/ops/cuda/kernels.cu"
+#include "trireme/ops/cuda/losses.cu"

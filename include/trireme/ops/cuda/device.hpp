@@ -49,6 +49,7 @@ __device__ __forceinline__ lane_mask ballot(bool condition, lane_mask mask = all
 /// Adds to an integer that other threads add to. Integers only: their sums have no order.
 __device__ __forceinline__ void atomic_add(unsigned long long& to, unsigned long long x) { atomicAdd(&to, x); }
 __device__ __forceinline__ void atomic_or(unsigned& to, unsigned bits) { atomicOr(&to, bits); }
+__device__ __forceinline__ void atomic_max(unsigned long long& to, unsigned long long x) { atomicMax(&to, x); }
 
 /// An array of the block, the same for all calls with the same type and number in a kernel.
 template <class T, int Number = 0>
@@ -87,6 +88,14 @@ __device__ __forceinline__ T narrow(float x) {
     T y;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+#if __CUDA_ARCH__ >= 800
+    T y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+#else
+    return static_cast<T>(x);
+#endif
   } else {
     return static_cast<T>(x);
   }
@@ -97,6 +106,18 @@ __device__ __forceinline__ T narrow(double x) {
     return narrow<T>(static_cast<float>(x));
   else
     return static_cast<T>(x);
+}
+/// 2^x with a relative error of 2^-22, in one instruction; 0 for results below 2^-126.
+__device__ __forceinline__ float quick_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The same word, of which the compiler knows nothing: what was computed from it before is computed again, instead of
+/// being kept in registers.
+__device__ __forceinline__ std::uint32_t anew(std::uint32_t word) {
+  asm("" : "+r"(word));
+  return word;
 }
 
 /// Queues a kernel on `stream`, a cudaStream_t. Returns a cudaError_t. The name is that of the kernel in reports.
@@ -168,6 +189,11 @@ inline lane_mask ballot(bool condition, lane_mask mask = all_lanes, char const* 
 }
 inline void atomic_add(unsigned long long& to, unsigned long long x) { __atomic_fetch_add(&to, x, __ATOMIC_RELAXED); }
 inline void atomic_or(unsigned& to, unsigned bits) { __atomic_fetch_or(&to, bits, __ATOMIC_RELAXED); }
+inline void atomic_max(unsigned long long& to, unsigned long long x) {
+  auto found = __atomic_load_n(&to, __ATOMIC_RELAXED);
+  while (found < x && !__atomic_compare_exchange_n(&to, &found, x, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
 template <class T, int Number = 0>
 inline T& block_shared() {
   return simt::shared<T, Number>();
@@ -214,6 +240,8 @@ inline T narrow(double x) {
   else
     return static_cast<T>(x);
 }
+inline float quick_exp2(float x) { return std::exp2(x); }
+inline std::uint32_t anew(std::uint32_t word) { return word; }
 
 /// Runs the kernel, or queues it where the stand-in has streams. What it does wrong is thrown as simt::error, by this
 /// call or by the one that makes the stream go on.
