@@ -17,3 +17,5 @@
 #include "trireme/ops/cuda/selection.cu"
 #include "trireme/ops/cuda/embedding.cu"
 #include "trireme/ops/cuda/norms.cu"
+#include "trireme/ops/cuda/heads.cu"
+#include "trireme/ops/cuda/losses.cu"

@@ -11,6 +11,8 @@
 #include "trireme/ops/cuda/selection.hpp"
 #include "trireme/ops/cuda/embedding.hpp"
 #include "trireme/ops/cuda/norms.hpp"
+#include "trireme/ops/cuda/heads.hpp"
+#include "trireme/ops/cuda/losses.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
@@ -28,6 +30,8 @@ struct on<cuda> : cuda_elements,
                   cuda_low_rank,
                   cuda_selection,
                   cuda_normalisation,
-                  cuda_embedding {};
+                  cuda_embedding,
+                  cuda_losses,
+                  cuda_heads {};
 
 }  // namespace trireme::ops

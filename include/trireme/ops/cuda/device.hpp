@@ -52,6 +52,7 @@ __device__ __forceinline__ void atomic_or(unsigned& to, unsigned bits) { atomicO
 __device__ __forceinline__ void atomic_add(unsigned& to, unsigned x) { atomicAdd(&to, x); }
 /// How many lanes are in a set.
 __device__ __forceinline__ int count_lanes(lane_mask lanes) { return __popc(lanes); }
+__device__ __forceinline__ void atomic_max(unsigned long long& to, unsigned long long x) { atomicMax(&to, x); }
 
 /// An array of the block, the same for all calls with the same type and number in a kernel.
 template <class T, int Number = 0>
@@ -98,6 +99,14 @@ __device__ __forceinline__ T narrow(float x) {
     T y;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+#if __CUDA_ARCH__ >= 800
+    T y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+#else
+    return static_cast<T>(x);
+#endif
   } else {
     return static_cast<T>(x);
   }
@@ -108,6 +117,18 @@ __device__ __forceinline__ T narrow(double x) {
     return narrow<T>(static_cast<float>(x));
   else
     return static_cast<T>(x);
+}
+/// 2^x with a relative error of 2^-22, in one instruction; 0 for results below 2^-126.
+__device__ __forceinline__ float quick_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The same word, of which the compiler knows nothing: what was computed from it before is computed again, instead of
+/// being kept in registers.
+__device__ __forceinline__ std::uint32_t anew(std::uint32_t word) {
+  asm("" : "+r"(word));
+  return word;
 }
 
 /// The x of one lane. Orders no memory.
@@ -225,6 +246,11 @@ inline void atomic_add(unsigned long long& to, unsigned long long x) { __atomic_
 inline void atomic_or(unsigned& to, unsigned bits) { __atomic_fetch_or(&to, bits, __ATOMIC_RELAXED); }
 inline void atomic_add(unsigned& to, unsigned x) { __atomic_fetch_add(&to, x, __ATOMIC_RELAXED); }
 inline int count_lanes(lane_mask lanes) { return std::popcount(lanes); }
+inline void atomic_max(unsigned long long& to, unsigned long long x) {
+  auto found = __atomic_load_n(&to, __ATOMIC_RELAXED);
+  while (found < x && !__atomic_compare_exchange_n(&to, &found, x, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
 template <class T, int Number = 0>
 inline T& block_shared() {
   return simt::shared<T, Number>();
@@ -283,6 +309,8 @@ inline T narrow(double x) {
   else
     return static_cast<T>(x);
 }
+inline float quick_exp2(float x) { return std::exp2(x); }
+inline std::uint32_t anew(std::uint32_t word) { return word; }
 
 template <class T>
 inline T shuffle(T x, int from, lane_mask mask = all_lanes, char const* file = __builtin_FILE(),

@@ -86,7 +86,7 @@ class adamw_batch {
 }  // namespace detail
 
 /// The kernels of CUDA memory that treat all elements alike: the sets of an exchange and of updates (ops/sets), and of
-/// the dense set activations, products of elements, dropout, and copies of columns.
+/// the dense set activations, products of elements, dropout, and copies of columns and of blocks.
 ///
 /// Views are checked as on<host> checks them. Work is queued on cuda::stream() of the calling thread, in the order of
 /// its calls. These functions wait for it, because they give numbers to the host or read its memory: upload, download,
@@ -139,6 +139,17 @@ struct cuda_elements {
     queued("copy_columns",
            cuda_kernels::copy_columns(cuda::stream(), dtype_of<T>, raw(y) + to, y.size() / rows,
                                       dtype_of<std::remove_const_t<U>>, raw(x) + from, x.size() / rows, rows, columns));
+  }
+
+  /// The same for blocks of rows: y[to: b, r, c] = x[from: b, r, c], converted. Blocks of y may not overlap those of x.
+  /// Errors   assertion_error (light) if a block does not lie in its tensor.
+  template <class T, class U>
+  requires(detail::cuda_float<T>&& detail::cuda_float<std::remove_const_t<U>>) static void copy_blocks(
+      view<T> y, block_places const& to, view<U> x, block_places const& from, block_extents const& extents) {
+    detail::blocks_within("copy_blocks", y.size(), to, extents);
+    detail::blocks_within("copy_blocks", x.size(), from, extents);
+    queued("copy_blocks", cuda_kernels::copy_blocks(cuda::stream(), dtype_of<T>, raw(y), to,
+                                                    dtype_of<std::remove_const_t<U>>, raw(x), from, extents));
   }
 
   /// Copies runs of elements: y[run.to + i] = x[run.from + i] for i < run.count; one copy is queued for each run.
@@ -198,7 +209,7 @@ struct cuda_elements {
            cuda_kernels::activate_backward(cuda::stream(), dtype_of<T>, raw(dx), raw(dy), raw(x), dx.size(), act));
   }
 
-  /// Applies dropout in place, as on<host> does; one kernel for each sample.
+  /// Applies dropout in place, as on<host> does; one kernel for each 256 samples.
   template <detail::cuda_float T>
   static void dropout(view<T> y, dropout_site const& site) {
     if (!site.active() || y.empty()) return;
@@ -210,13 +221,30 @@ struct cuda_elements {
     });
     auto const each = whole / samples;
     for (std::int64_t at = 0; at < y.size();) {
-      auto const sample = (site.first + at) / each;
-      auto const position = (site.first + at) % each;
-      auto const n = std::min(each - position, y.size() - at);
-      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
-      queued("dropout", cuda_kernels::dropout(cuda::stream(), dtype_of<T>, raw(y) + at, n, position, site.probability,
-                                              site.key, site.site, id));
+      auto const first = (site.first + at) / each;
+      auto const begin = (site.first + at) % each;
+      auto const n = std::min(cuda_kernels::most_dropout_samples * each - begin, y.size() - at);
+      auto const call = dropped<T>(site, first, (begin + n - 1) / each + 1);
+      queued("dropout", cuda_kernels::dropout(cuda::stream(), call, raw(y) + at, begin, n, each));
       at += n;
+    }
+  }
+
+  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does; one kernel for each 256 samples.
+  template <detail::cuda_float T>
+  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+    if (!site.active() || y.empty()) return;
+    auto const each = cut.fused * cut.columns;
+    auto const rows = y.size() / each;
+    same("dropout_part", y.size(), rows * each);
+    for (std::int64_t row = 0; row < rows;) {
+      auto here = cut;
+      here.row = cut.row + row;
+      auto const first = here.row / cut.context;
+      auto const n = std::min((first + cuda_kernels::most_dropout_samples) * cut.context - here.row, rows - row);
+      auto const call = dropped<T>(site, first, (here.row + n - 1) / cut.context + 1 - first);
+      queued("dropout_part", cuda_kernels::dropout_part(cuda::stream(), call, raw(y) + row * each, n, here));
+      row += n;
     }
   }
 
@@ -369,6 +397,12 @@ struct cuda_elements {
     for (auto const& each : views) same(who, n, each.size());
   }
   static void queued(char const* who, int code) { detail::expect_cuda(who, code); }
+
+  // `count` samples of the site, from number `first` on.
+  template <class T>
+  static cuda_kernels::dropout_call dropped(dropout_site const& site, std::int64_t first, std::int64_t count) {
+    return {dtype_of<T>, site.probability, site.key, site.site, site.samples.data() + first, count};
+  }
 
   template <class T, class U>
   static void copy_elements(char const* who, T* y, U const* x, std::int64_t n) {

@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "trireme/ops/cuda/combine.cuh"
 #include "trireme/ops/cuda/elements.cuh"
 #include "trireme/ops/cuda/reductions.cuh"
+#include "trireme/ops/cuda/types.cuh"
 #include "trireme/ops/cuda/updates.cuh"
 
 namespace trireme::ops::cuda_kernels {
@@ -17,22 +19,6 @@ namespace device = detail::device;
 
 namespace {
 
-/// Calls f(T{}) with the floating-point type.
-template <class F>
-int for_floats(dtype of, F&& f) {
-  switch (of) {
-    case dtype::f64:
-      return f(double{});
-    case dtype::f32:
-      return f(float{});
-    case dtype::bf16:
-      return f(bfloat16{});
-    case dtype::f16:
-      return f(float16{});
-    default:
-      return device::launch_refused;
-  }
-}
 /// Calls f(Bits{}) with the unsigned integer of so many bytes.
 template <class F>
 int for_bits(std::size_t bytes, F&& f) {
@@ -58,8 +44,8 @@ int for_update(update_call const& call, F&& f) {
     return f(double{}, double{}, double{});
   }
   if (call.value_type != dtype::f32) return device::launch_refused;
-  return for_floats(call.gradient_type, [&]<class G>(G g) {
-    return for_floats(call.output_type, [&]<class P>(P p) {
+  return device::for_floats(call.gradient_type, [&]<class G>(G g) {
+    return device::for_floats(call.output_type, [&]<class P>(P p) {
       if constexpr (std::is_same_v<G, double> || std::is_same_v<P, double>)
         return device::launch_refused;
       else
@@ -83,6 +69,18 @@ T const* as(void const* address) {
   return static_cast<T const*>(address);
 }
 
+template <class T>
+device::dropout_rule<T> rule_of(dropout_call const& call) {
+  device::dropout_rule<T> rule;
+  rule.key = call.key;
+  rule.site = call.site;
+  rule.threshold = static_cast<float>(std::lround(call.probability * 0x1p24));
+  rule.kept = static_cast<device::real_for<T>>(1 / (1 - call.probability));
+  for (int i = 0; i < most_dropout_samples; ++i)
+    rule.samples[i] = i < call.sample_count ? static_cast<std::uint64_t>(call.samples[i]) : 0;
+  return rule;
+}
+
 int tensors_of(update_call const& call, device::update_tensors& all) {
   if (call.term_count < 0 || call.term_count > most_gradient_terms || call.output_count < 0 ||
       call.output_count > most_update_outputs)
@@ -104,8 +102,8 @@ int fill(handle stream, void* y, std::size_t bytes_of_element, std::uint64_t bit
   });
 }
 int copy(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n) {
-  return for_floats(to, [&]<class T>(T) {
-    return for_floats(from, [&]<class U>(U) {
+  return device::for_floats(to, [&]<class T>(T) {
+    return device::for_floats(from, [&]<class U>(U) {
       device::copying<T, U> const work{as<T>(y), as<U>(x)};
       return device::launch_elements("copy", work, start_of<work.width>(work.y, work.x), n, stream);
     });
@@ -113,16 +111,34 @@ int copy(handle stream, dtype to, void* y, dtype from, void const* x, std::int64
 }
 int copy_columns(handle stream, dtype to, void* y, std::int64_t y_row, dtype from, void const* x, std::int64_t x_row,
                  std::int64_t rows, std::int64_t columns) {
-  return for_floats(to, [&]<class T>(T) {
-    return for_floats(from, [&]<class U>(U) {
-      device::copying_columns<T, U> const work{as<T>(y), as<U>(x), y_row, x_row, columns};
-      return device::launch_elements("copy_columns", work, {}, rows * columns, stream);
+  return copy_blocks(stream, to, y, {0, 0, y_row}, from, x, {0, 0, x_row}, {1, rows, columns});
+}
+int copy_blocks(handle stream, dtype to_type, void* y, block_places const& to, dtype from_type, void const* x,
+                block_places const& from, block_extents const& extents) {
+  if (extents.blocks == 0 || extents.rows == 0 || extents.columns == 0) return device::launch_succeeded;
+  return device::for_floats(to_type, [&]<class T>(T) {
+    return device::for_floats(from_type, [&]<class U>(U) {
+      constexpr int wide = device::pack_width<T, U>;
+      auto const in_packs = [](auto const* address, block_places const& at) {
+        auto const* const first = address + at.first;
+        using element = std::remove_cvref_t<decltype(*address)>;
+        return reinterpret_cast<std::uintptr_t>(first) % sizeof(device::pack<element, wide>) == 0 &&
+               at.block % wide == 0 && at.row % wide == 0;
+      };
+      auto const launch = [&]<int Together>(std::integral_constant<int, Together>) {
+        device::copying_blocks<T, U, Together> const work{
+            as<T>(y), as<U>(x), to, from, extents.rows, extents.columns / Together};
+        return device::launch_elements("copy_blocks", work, {}, extents.blocks * extents.rows * work.packs, stream);
+      };
+      if (extents.columns % wide == 0 && in_packs(as<T const>(y), to) && in_packs(as<U>(x), from))
+        return launch(std::integral_constant<int, wide>{});
+      return launch(std::integral_constant<int, 1>{});
     });
   });
 }
 int accumulate(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n, double weight) {
-  return for_floats(to, [&]<class T>(T) {
-    return for_floats(from, [&]<class U>(U) {
+  return device::for_floats(to, [&]<class T>(T) {
+    return device::for_floats(from, [&]<class U>(U) {
       using work_type = device::accumulating<T, U>;
       work_type const work{as<T>(y), as<U>(x), static_cast<typename work_type::real>(weight)};
       return device::launch_elements("accumulate", work, start_of<work.width>(work.y, work.x), n, stream);
@@ -130,48 +146,58 @@ int accumulate(handle stream, dtype to, void* y, dtype from, void const* x, std:
   });
 }
 int scale(handle stream, dtype of, void* y, std::int64_t n, double factor) {
-  return for_floats(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using work_type = device::scaling<T>;
     work_type const work{as<T>(y), static_cast<typename work_type::real>(factor)};
     return device::launch_elements("scale", work, start_of<work.width>(work.y), n, stream);
   });
 }
 int elementwise_product(handle stream, dtype of, void* y, void const* a, void const* b, std::int64_t n) {
-  return for_floats(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     device::multiplying<T> const work{as<T>(y), as<T>(a), as<T>(b)};
     return device::launch_elements("elementwise_product", work, start_of<work.width>(work.y, work.a, work.b), n,
                                    stream);
   });
 }
 int activate(handle stream, dtype of, void* y, void const* x, std::int64_t n, activation act) {
-  return for_floats(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     device::activating<T> const work{as<T>(y), as<T>(x), act};
     return device::launch_elements("activate", work, start_of<work.width>(work.y, work.x), n, stream);
   });
 }
 int activate_backward(handle stream, dtype of, void* dx, void const* dy, void const* x, std::int64_t n,
                       activation act) {
-  return for_floats(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     device::activating_backward<T> const work{as<T>(dx), as<T>(dy), as<T>(x), act};
     return device::launch_elements("activate_backward", work, start_of<work.width>(work.dx, work.dy, work.x), n,
                                    stream);
   });
 }
-int dropout(handle stream, dtype of, void* y, std::int64_t n, std::int64_t position, double probability, random_key key,
-            std::uint32_t site, std::uint64_t sample) {
+int dropout(handle stream, dropout_call const& call, void* y, std::int64_t begin, std::int64_t n, std::int64_t each) {
   if (n == 0) return device::launch_succeeded;
-  return for_floats(of, [&]<class T>(T) {
-    using work_type = device::dropping<T>;
-    work_type const work{as<T>(y),
-                         n,
-                         position,
-                         key,
-                         site,
-                         sample,
-                         static_cast<float>(std::lround(probability * 0x1p24)),
-                         static_cast<typename work_type::real>(1 / (1 - probability))};
-    auto const blocks = (position + n + 3) / 4 - position / 4;
-    return device::launch_elements("dropout", work, {}, blocks, stream);
+  if (call.sample_count > most_dropout_samples) return device::launch_refused;
+  return device::for_floats(call.of, [&]<class T>(T) {
+    auto const launch = [&]<bool Packed>(std::bool_constant<Packed>) {
+      using work_type = device::dropping<T, Packed>;
+      constexpr std::int64_t together = work_type::together;
+      auto const tasks_of_sample = (each + together - 1) / together;
+      auto const task_of = [&](std::int64_t at) { return at / each * tasks_of_sample + at % each / together; };
+      work_type const work{as<T>(y), begin, begin + n, each, tasks_of_sample, task_of(begin), rule_of<T>(call)};
+      return device::launch_elements("dropout", work, {}, task_of(begin + n - 1) + 1 - work.first_task_here, stream);
+    };
+    constexpr int together = device::dropping<T, true>::together;
+    bool const packed = each % together == 0 && begin % together == 0 && n % together == 0 &&
+                        reinterpret_cast<std::uintptr_t>(y) % sizeof(device::pack<T, together>) == 0;
+    return packed ? launch(std::true_type{}) : launch(std::false_type{});
+  });
+}
+int dropout_part(handle stream, dropout_call const& call, void* y, std::int64_t rows, dropout_cut const& cut) {
+  if (rows == 0 || cut.columns == 0) return device::launch_succeeded;
+  if (call.sample_count > most_dropout_samples) return device::launch_refused;
+  return device::for_floats(call.of, [&]<class T>(T) {
+    auto const tasks_of_matrix = (cut.columns + 3) / 4 + 1;
+    device::dropping_part<T> const work{as<T>(y), cut, cut.row / cut.context, tasks_of_matrix, rule_of<T>(call)};
+    return device::launch_elements("dropout_part", work, {}, rows * cut.fused * tasks_of_matrix, stream);
   });
 }
 
