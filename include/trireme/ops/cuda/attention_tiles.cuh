@@ -92,22 +92,27 @@ __device__ __forceinline__ void load_operands(std::uint32_t (&to)[D / 16][4], T 
   }
 }
 
-/// products (16, 16) = a (16, D) b^T, with b 16 rows of a tile from `row` on, as two tiles of 8 columns.
-template <class T, int D>
-__device__ __forceinline__ void multiply_rows(float (&products)[2][4], std::uint32_t const (&a)[D / 16][4],
-                                              shared_rows<T, D>& b, int row, lane_place const& lane) {
+/// products (16, 16) = a (16, D) b^T, with b 16 rows of a tile from `row` on, as two tiles of 8 columns; for each of
+/// several a.
+template <class T, int D, int Bands>
+__device__ __forceinline__ void multiply_rows(float (&products)[Bands][2][4],
+                                              std::uint32_t const (&a)[Bands][D / 16][4], shared_rows<T, D>& b, int row,
+                                              lane_place const& lane) {
   TRIREME_DEVICE_UNROLL
-  for (int n = 0; n < 2; ++n) {
+  for (int m = 0; m < Bands; ++m) {
     TRIREME_DEVICE_UNROLL
-    for (int i = 0; i < 4; ++i) products[n][i] = 0;
+    for (int i = 0; i < 4; ++i) products[m][0][i] = products[m][1][i] = 0;
   }
   int const at = row + (lane.lane & 7) + (lane.lane >> 4) * 8;
   TRIREME_DEVICE_UNROLL
   for (int k = 0; k < D / 16; ++k) {
     std::uint32_t words[4];
     load_matrices(words, b.at(at, 2 * k + (lane.lane >> 3 & 1)));
-    multiply_tiles<T>(products[0], a[k], words[0], words[1]);
-    multiply_tiles<T>(products[1], a[k], words[2], words[3]);
+    TRIREME_DEVICE_UNROLL
+    for (int m = 0; m < Bands; ++m) {
+      multiply_tiles<T>(products[m][0], a[m][k], words[0], words[1]);
+      multiply_tiles<T>(products[m][1], a[m][k], words[2], words[3]);
+    }
   }
 }
 
@@ -197,7 +202,7 @@ struct kept_tile<false, Rows, Keys> {};
 
 /// y and lse of a block of queries.
 template <class T, int D, bool Drops>
-__global__ void __launch_bounds__(128) attend_tiles(attention_work const work, attention_dropout const dropout,
+__global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work, attention_dropout const dropout,
                                                     std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
   constexpr int bands = tiled::bands;
@@ -257,26 +262,9 @@ __global__ void __launch_bounds__(128) attend_tiles(attention_work const work, a
     }
     if (of_warp.none(key, tile)) continue;
 
-    float scores[bands][tile / 16][2][4];
+    float scores[tile / 16][bands][2][4];
     TRIREME_DEVICE_UNROLL
-    for (int j = 0; j < tile / 16; ++j) {
-      int const at = j * 16 + (lane.lane & 7) + (lane.lane >> 4) * 8;
-      TRIREME_DEVICE_UNROLL
-      for (int m = 0; m < bands; ++m) {
-        TRIREME_DEVICE_UNROLL
-        for (int i = 0; i < 8; ++i) scores[m][j][i / 4][i % 4] = 0;
-      }
-      TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < D / 16; ++k) {
-        std::uint32_t words[4];
-        load_matrices(words, keys[stage].at(at, 2 * k + (lane.lane >> 3 & 1)));
-        TRIREME_DEVICE_UNROLL
-        for (int m = 0; m < bands; ++m) {
-          multiply_tiles<T>(scores[m][j][0], queries[m][k], words[0], words[1]);
-          multiply_tiles<T>(scores[m][j][1], queries[m][k], words[2], words[3]);
-        }
-      }
-    }
+    for (int j = 0; j < tile / 16; ++j) multiply_rows<T, D, bands>(scores[j], queries, keys[stage], j * 16, lane);
     if (of_warp.edge(key, tile)) {
       TRIREME_DEVICE_UNROLL
       for (int m = 0; m < bands; ++m) {
@@ -290,7 +278,7 @@ __global__ void __launch_bounds__(128) attend_tiles(attention_work const work, a
             TRIREME_DEVICE_UNROLL
             for (int i = 0; i < 2; ++i) {
               int const column = n * 8 + lane.low + i;
-              if (column < from || column >= to) scores[m][n / 2][n % 2][2 * half + i] = -infinity;
+              if (column < from || column >= to) scores[n / 2][m][n % 2][2 * half + i] = -infinity;
             }
           }
         }
@@ -305,7 +293,7 @@ __global__ void __launch_bounds__(128) attend_tiles(attention_work const work, a
         for (int n = 0; n < tile / 8; ++n) {
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 2; ++i) {
-            float const score = scores[m][n / 2][n % 2][2 * half + i];
+            float const score = scores[n / 2][m][n % 2][2 * half + i];
             top = score > top ? score : top;
           }
         }
@@ -318,7 +306,7 @@ __global__ void __launch_bounds__(128) attend_tiles(attention_work const work, a
         for (int n = 0; n < tile / 8; ++n) {
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 2; ++i) {
-            float& score = scores[m][n / 2][n % 2][2 * half + i];
+            float& score = scores[n / 2][m][n % 2][2 * half + i];
             score = quick_exponential2(fused(score, slope, -base));
             total = sum(total, score);
           }
@@ -340,7 +328,7 @@ __global__ void __launch_bounds__(128) attend_tiles(attention_work const work, a
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 4; ++i) {
             auto const& row = drawn.kept[lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high];
-            if (row[n * 8 + lane.low + i % 2] == 0) scores[m][n / 2][n % 2][i] = 0;
+            if (row[n * 8 + lane.low + i % 2] == 0) scores[n / 2][m][n % 2][i] = 0;
           }
         }
       }
@@ -349,7 +337,7 @@ __global__ void __launch_bounds__(128) attend_tiles(attention_work const work, a
     for (int j = 0; j < tile / 16; ++j) {
       std::uint32_t shares[bands][4];
       TRIREME_DEVICE_UNROLL
-      for (int m = 0; m < bands; ++m) operand_of<T>(shares[m], scores[m][j]);
+      for (int m = 0; m < bands; ++m) operand_of<T>(shares[m], scores[j][m]);
       add_products<T, D, bands>(result, shares, values[stage], j * 16, lane);
     }
   }
@@ -390,7 +378,7 @@ __global__ void __launch_bounds__(128) attend_tiles(attention_work const work, a
 
 /// delta and dqueries of a block of queries; formulas: attend_backward_queries.
 template <class T, int D, bool Drops>
-__global__ void __launch_bounds__(128) attend_tiles_backward_queries(attention_work const work,
+__global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attention_work const work,
                                                                      attention_dropout const dropout,
                                                                      std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
@@ -474,27 +462,27 @@ __global__ void __launch_bounds__(128) attend_tiles_backward_queries(attention_w
     }
     if (of_warp.none(key, tile)) continue;
     bool const edge = of_warp.edge(key, tile);
-    TRIREME_DEVICE_UNROLL
+    TRIREME_DEVICE_ROLLED
     for (int j = 0; j < tile / 16; ++j) {
       std::uint32_t dscores[bands][4];
+      float scores[bands][2][4], dshares[bands][2][4];
+      multiply_rows<T, D, bands>(scores, queries, keys[stage], j * 16, lane);
+      multiply_rows<T, D, bands>(dshares, slopes, values[stage], j * 16, lane);
       TRIREME_DEVICE_UNROLL
       for (int m = 0; m < bands; ++m) {
-        float scores[2][4], dshares[2][4];
-        multiply_rows<T, D>(scores, queries[m], keys[stage], j * 16, lane);
-        multiply_rows<T, D>(dshares, slopes[m], values[stage], j * 16, lane);
         TRIREME_DEVICE_UNROLL
         for (int n = 0; n < 2; ++n) {
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 4; ++i) {
-            float const share = quick_exponential2(fused(scores[n][i], slope, -mass[m][i / 2]));
-            float dshare = dshares[n][i];
+            float const share = quick_exponential2(fused(scores[m][n][i], slope, -mass[m][i / 2]));
+            float dshare = dshares[m][n][i];
             if constexpr (Drops) {
               auto const& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
               auto const& row = drawn.kept[lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high];
               bool const kept = row[j * 16 + n * 8 + lane.low + i % 2] != 0;
               dshare = kept ? product(dshare, static_cast<float>(dropout.kept)) : 0.0F;
             }
-            scores[n][i] = product(share, difference(dshare, delta[m][i / 2]));
+            scores[m][n][i] = product(share, difference(dshare, delta[m][i / 2]));
           }
         }
         if (edge) {
@@ -506,11 +494,11 @@ __global__ void __launch_bounds__(128) attend_tiles_backward_queries(attention_w
             TRIREME_DEVICE_UNROLL
             for (int i = 0; i < 4; ++i) {
               int const column = j * 16 + i / 2 * 8 + lane.low + i % 2;
-              if (column < from || column >= to) scores[i / 2][2 * half + i % 2] = 0;
+              if (column < from || column >= to) scores[m][i / 2][2 * half + i % 2] = 0;
             }
           }
         }
-        operand_of<T>(dscores[m], scores);
+        operand_of<T>(dscores[m], scores[m]);
       }
       add_products<T, D, bands>(result, dscores, keys[stage], j * 16, lane);
     }
@@ -530,7 +518,7 @@ __global__ void __launch_bounds__(128) attend_tiles_backward_queries(attention_w
 /// dkey and dvalue of a block of keys, after delta; formulas: attend_backward_keys. Scores are transposed: (keys,
 /// queries).
 template <class T, int D, bool Drops>
-__global__ void __launch_bounds__(128) attend_tiles_backward_keys(attention_work const work,
+__global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_keys(attention_work const work,
                                                                   attention_dropout const dropout,
                                                                   std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
@@ -561,11 +549,11 @@ __global__ void __launch_bounds__(128) attend_tiles_backward_keys(attention_work
   auto const* const delta = static_cast<float const*>(work.delta) + of_head * work.rows;
   float const slope = static_cast<float>(work.scale * log2_e);
 
-  std::uint32_t keys[D / 16][4], values[D / 16][4];
+  std::uint32_t keys[1][D / 16][4], values[1][D / 16][4];
   float dkey[1][D / 8][4], dvalue[1][D / 8][4];
-  load_operands<T, D>(keys, head_of<T>(work.key, sample, head, work.width), work.key.next_row, first_key, work.keys,
+  load_operands<T, D>(keys[0], head_of<T>(work.key, sample, head, work.width), work.key.next_row, first_key, work.keys,
                       width, lane);
-  load_operands<T, D>(values, head_of<T>(work.value, sample, head, work.width), work.value.next_row, first_key,
+  load_operands<T, D>(values[0], head_of<T>(work.value, sample, head, work.width), work.value.next_row, first_key,
                       work.keys, width, lane);
   TRIREME_DEVICE_UNROLL
   for (int n = 0; n < D / 8; ++n) {
@@ -604,11 +592,11 @@ __global__ void __launch_bounds__(128) attend_tiles_backward_keys(attention_work
     int const from = static_cast<int>(first_key);
     if (from + 16 <= of_first.begin || from >= of_last.end) continue;
     bool const edge = from < of_last.begin || from + 16 > of_first.end;
-    TRIREME_DEVICE_UNROLL
+    TRIREME_DEVICE_ROLLED
     for (int j = 0; j < tile / 16; ++j) {
-      float scores[2][4], dshares[2][4];
-      multiply_rows<T, D>(scores, keys, queries[stage], j * 16, lane);
-      multiply_rows<T, D>(dshares, values, slopes[stage], j * 16, lane);
+      float scores[1][2][4], dshares[1][2][4];
+      multiply_rows<T, D, 1>(scores, keys, queries[stage], j * 16, lane);
+      multiply_rows<T, D, 1>(dshares, values, slopes[stage], j * 16, lane);
       TRIREME_DEVICE_UNROLL
       for (int n = 0; n < 2; ++n) {
         TRIREME_DEVICE_UNROLL
@@ -619,23 +607,23 @@ __global__ void __launch_bounds__(128) attend_tiles_backward_keys(attention_work
           for (int half = 0; half < 2; ++half) {
             int const i = 2 * half + c;
             int const key = from + 8 * half + lane.high;
-            float share = quick_exponential2(fused(scores[n][i], slope, -of_query.mass));
+            float share = quick_exponential2(fused(scores[0][n][i], slope, -of_query.mass));
             if (edge && (key < of_query.begin || key >= of_query.end)) share = 0;
-            float dshare = dshares[n][i];
-            scores[n][i] = share;
+            float dshare = dshares[0][n][i];
+            scores[0][n][i] = share;
             if constexpr (Drops) {
               auto const& drawn = block_shared<kept_tile<true, tile, block_keys>, 2>();
               bool const kept = drawn.kept[column][lane.warp * 16 + 8 * half + lane.high] != 0;
               dshare = kept ? product(dshare, static_cast<float>(dropout.kept)) : 0.0F;
-              if (!kept) scores[n][i] = 0;
+              if (!kept) scores[0][n][i] = 0;
             }
-            dshares[n][i] = product(share, difference(dshare, of_query.delta));
+            dshares[0][n][i] = product(share, difference(dshare, of_query.delta));
           }
         }
       }
       std::uint32_t shares[1][4], dscores[1][4];
-      operand_of<T>(shares[0], scores);
-      operand_of<T>(dscores[0], dshares);
+      operand_of<T>(shares[0], scores[0]);
+      operand_of<T>(dscores[0], dshares[0]);
       add_products<T, D, 1>(dvalue, shares, slopes[stage], j * 16, lane);
       add_products<T, D, 1>(dkey, dscores, queries[stage], j * 16, lane);
     }
