@@ -16,8 +16,8 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
 
-// What the functions of ops::on<cuda> have in common: how work is queued, how its errors are thrown, and how a number
-// of a device comes to the host.
+// What the functions of ops::on<cuda> have in common: how work is queued, how its errors are thrown, and how a number of
+// a device comes to the host.
 
 namespace trireme::ops {
 
