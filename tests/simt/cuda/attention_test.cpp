@@ -172,8 +172,8 @@ std::int64_t const sample_ids[] = {5, 123456789012LL, 7};
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention on a device is the host's, for any head and mask", "[attention]", float, double,
-                   bfloat16, float16) {
+TEMPLATE_TEST_CASE("attention on a device is the host's, for any head and mask", "[attention]", float, double, bfloat16,
+                   float16) {
   using T = TestType;
   for (auto const causal : {true, false}) {
     compare<T>({.batch = 1, .context = 70 * larger, .heads = 2, .channels = 128, .mask = {causal, 0}});
@@ -261,8 +261,8 @@ TEMPLATE_TEST_CASE("attention over blocks on a device is attention over all keys
         on_host::attend_block_backward(tensor_view(dqueries), tensor_view(dpairs), tensor_view(dy), tensor_view(y),
                                        tensor_view(lse), tensor_view(qkv), tensor_view(pairs), what, block, scratch,
                                        site);
-        kernels::attend_block_backward(at_dqueries.view(), at_dpairs.view(), at_dy.view(), narrow.read(),
-                                       at_lse.read(), at_qkv.read(), at_pairs.read(), what, block, there, site);
+        kernels::attend_block_backward(at_dqueries.view(), at_dpairs.view(), at_dy.view(), narrow.read(), at_lse.read(),
+                                       at_qkv.read(), at_pairs.read(), what, block, there, site);
       }
       CHECK(distance(at_dqueries.here(), dqueries) < 2 * tolerance<T>);
       CHECK(distance(at_dpairs.here(), dpairs) < 2 * tolerance<T>);

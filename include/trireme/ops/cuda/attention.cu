@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "trireme/ops/cuda/attention.cuh"
+#include "trireme/ops/cuda/attention_tiles.cuh"
 
 namespace trireme::ops::cuda_kernels {
 
@@ -13,8 +14,8 @@ namespace device = detail::device;
 
 namespace {
 
-/// Whether packs of 16 bytes of sums (4 floats or 2 doubles) of all rows that are read are aligned.
-template <class T>
+/// Whether packs of so many elements of all rows are aligned.
+template <class T, std::int64_t Packed>
 class aligned_rows {
  public:
   explicit aligned_rows(attention_work const& work) : whole_(work.width % packed == 0) {}
@@ -27,7 +28,7 @@ class aligned_rows {
   [[nodiscard]] bool whole() const { return whole_; }
 
  private:
-  static constexpr std::int64_t packed = 16 / sizeof(device::real_for<T>);
+  static constexpr std::int64_t packed = Packed;
   bool whole_;
 };
 
@@ -74,9 +75,66 @@ int for_attention(attention_work const& work, F const& f) {
   }
 }
 
+/// Elements that the kernels without tensor cores read at once: 4 floats' or 2 doubles' worth.
+template <class T>
+inline constexpr std::int64_t read_at_once = 16 / sizeof(device::real_for<T>);
+
+/// Calls f.operator()<D, Drops>() for the kernels that multiply tiles.
+template <class F>
+int for_tiles(attention_work const& work, F const& f) {
+  bool const drops = work.dropout > 0 && work.samples != nullptr;
+  auto const with_width = [&]<int D>() {
+    return drops ? f.template operator()<D, true>() : f.template operator()<D, false>();
+  };
+  return work.width <= 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
+}
+/// Whether the kernels that multiply tiles take these rows, on this device.
+template <class T>
+bool takes_tiles(attention_work const& work, bool backward) {
+  if constexpr (!storage_float<T>) {
+    return false;
+  } else {
+    static bool const there = device::products_of_tiles(&device::attend_tiles<T, 64, false>);
+    if (!there || work.width > 128) return false;
+    aligned_rows<T, 8> rows(work);
+    rows << work.queries << work.key << work.value;
+    if (backward) rows << work.dy;
+    if (backward || !work.merges) rows << work.y;
+    if (backward && !work.merges) rows << work.dqueries << work.dkey << work.dvalue;
+    return rows.whole();
+  }
+}
+
 template <int Rows>
 std::int64_t tiles(std::int64_t rows) {
   return (rows + Rows - 1) / Rows;
+}
+
+template <class T>
+int attention_of_tiles(attention_work const& work) {
+  return for_tiles(work, [&]<int D, bool Drops>() {
+    using tiled = device::tiled_attention<D>;
+    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
+      return device::run("attention_tiles", &device::attend_tiles<T, D, Drops>,
+                         tiles<tiled::query_rows>(work.rows) * work.heads * samples, tiled::threads, work.stream, work,
+                         dropout, first);
+    });
+  });
+}
+template <class T>
+int attention_backward_of_tiles(attention_work const& work) {
+  return for_tiles(work, [&]<int D, bool Drops>() {
+    using tiled = device::tiled_attention<D>;
+    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
+      auto const code = device::run("attention_tiles_queries", &device::attend_tiles_backward_queries<T, D, Drops>,
+                                    tiles<tiled::query_rows>(work.rows) * work.heads * samples, tiled::threads,
+                                    work.stream, work, dropout, first);
+      if (code != device::launch_succeeded) return code;
+      return device::run("attention_tiles_keys", &device::attend_tiles_backward_keys<T, D, Drops>,
+                         tiles<tiled::key_rows>(work.keys) * work.heads * samples, tiled::threads, work.stream, work,
+                         dropout, first);
+    });
+  });
 }
 
 }  // namespace
@@ -84,8 +142,11 @@ std::int64_t tiles(std::int64_t rows) {
 int attention(attention_work const& work) {
   if (work.batch == 0 || work.rows == 0) return device::launch_succeeded;
   return for_attention(work, [&]<class T, int D, bool Merges>() {
+    if constexpr (storage_float<T>) {
+      if (takes_tiles<T>(work, false)) return attention_of_tiles<T>(work);
+    }
     using tiling = device::attention_tiling<device::real_for<T>, D>;
-    bool const whole = (aligned_rows<T>(work) << work.queries << work.key << work.value).whole();
+    bool const whole = (aligned_rows<T, read_at_once<T>>(work) << work.queries << work.key << work.value).whole();
     return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
       return device::run("attention", &device::attend<T, D, Merges>,
                          tiles<tiling::rows>(work.rows) * work.heads * samples, tiling::threads, work.stream, work,
@@ -96,15 +157,18 @@ int attention(attention_work const& work) {
 int attention_backward(attention_work const& work) {
   if (work.batch == 0 || work.rows == 0) return device::launch_succeeded;
   return for_attention(work, [&]<class T, int D, bool Merges>() {
+    if constexpr (storage_float<T>) {
+      if (takes_tiles<T>(work, true)) return attention_backward_of_tiles<T>(work);
+    }
     using tiling = device::attention_tiling<device::real_for<T>, D>;
     bool const whole =
-        (aligned_rows<T>(work) << work.queries << work.key << work.value << work.dy << work.y).whole();
+        (aligned_rows<T, read_at_once<T>>(work) << work.queries << work.key << work.value << work.dy << work.y).whole();
     return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      auto const code = device::run("attention_backward", &device::attend_backward_queries<T, D, Merges>,
+      auto const code = device::run("attention_backward_queries", &device::attend_backward_queries<T, D, Merges>,
                                     tiles<tiling::rows>(work.rows) * work.heads * samples, tiling::threads,
                                     work.stream, work, dropout, first, whole);
       if (code != device::launch_succeeded) return code;
-      return device::run("attention_backward", &device::attend_backward_keys<T, D, Merges>,
+      return device::run("attention_backward_keys", &device::attend_backward_keys<T, D, Merges>,
                          tiles<tiling::rows>(work.keys) * work.heads * samples, tiling::threads, work.stream, work,
                          dropout, first, whole);
     });

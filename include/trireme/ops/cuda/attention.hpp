@@ -92,9 +92,8 @@ struct cuda_attention {
       if (!dropout.active() && seen.empty()) {
         auto call = cudnn_call<T>(shape, raw(qkv), raw(y), raw(lse));
         if (cuda_kernels::cudnn_takes(call)) {
-          with_workspace(scratch, cuda_kernels::cudnn_workspace(call, false), [&](void* workspace) {
-            queued("attention", cuda_kernels::cudnn_attention(call, workspace));
-          });
+          with_workspace(scratch, cuda_kernels::cudnn_workspace(call, false),
+                         [&](void* workspace) { queued("attention", cuda_kernels::cudnn_attention(call, workspace)); });
           return;
         }
       }
@@ -205,8 +204,7 @@ struct cuda_attention {
       return text("trireme::ops::", who, ": ", how_many(shape.channels, "channel"),
                   agreeing(shape.channels, " does", " do"), " not divide into ", how_many(shape.heads, "head"));
     });
-    if (dropout.active())
-      detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);
+    if (dropout.active()) detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);
     detail::expect_cuda_head(who, shape.head_channels());
   }
 
@@ -240,8 +238,8 @@ struct cuda_attention {
     return work;
   }
   template <class T>
-  static void backward_inputs(cuda_kernels::attention_work& work, attention_shape const& shape, T const* dy,
-                              T const* y, accumulate_t<T> const* lse) {
+  static void backward_inputs(cuda_kernels::attention_work& work, attention_shape const& shape, T const* dy, T const* y,
+                              accumulate_t<T> const* lse) {
     work.dy = rows_of<void const*>(dy, shape, shape.channels);
     work.y = rows_of<void*>(const_cast<T*>(y), shape, shape.channels);  // the backward pass reads it
     work.lse = const_cast<accumulate_t<T>*>(lse);                       // and this

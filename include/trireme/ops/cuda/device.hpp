@@ -175,6 +175,88 @@ __device__ __forceinline__ std::uint32_t narrow_two(float first, float second) {
 /// Makes the compiler compute anew what it needs from these bits further down, rather than keep it in registers.
 __device__ __forceinline__ void renew(std::uint32_t& bits) { asm volatile("" : "+r"(bits)); }
 
+/// 2^x with an error of 2 units in the last place; results below 2^-126 are 0.
+__device__ __forceinline__ float quick_exponential2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Products of tiles by the lanes of a warp, for elements of 16 bits [PTX ISA, mma.m16n8k16]. With g = lane / 4 and
+// t = lane % 4, and two neighbouring elements in a word, the first one in its low half:
+//   a (16, 16)   word 0: (g, 2t), 1: (g + 8, 2t), 2: (g, 2t + 8), 3: (g + 8, 2t + 8)     the next column beside it
+//   b (16, 8)    word 0: (2t, g), 1: (2t + 8, g)                                         the next row beside it
+//   c (16, 8)    0: (g, 2t), 1: (g, 2t + 1), 2: (g + 8, 2t), 3: (g + 8, 2t + 1)
+// They need a device of compute capability 8.0 (products_of_tiles), and do nothing on others.
+template <class T>
+__device__ __forceinline__ void multiply_tiles(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0,
+                                               std::uint32_t b1) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, float16>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+/// Four matrices (8, 8) of elements of 16 bits from shared memory, whose rows of 16 bytes begin at the addresses of
+/// the lanes: those of matrix m at lanes 8m to 8m + 7. Word m gets the elements (g, 2t) and (g, 2t + 1) of matrix m,
+/// or of its transpose.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&words)[4], void const* row) {
+  auto const address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(std::uint32_t (&words)[4], void const* row) {
+  auto const address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+/// Two numbers as a word of two elements, the first one in its low half, rounded to nearest.
+template <class T>
+__device__ __forceinline__ std::uint32_t word_of(float first, float second) {
+  std::uint32_t word = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, float16>)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+#endif
+  return word;
+}
+/// Starts to copy 16 bytes to shared memory, or to set them to 0. They are there, for this thread, after finish_copies.
+__device__ __forceinline__ void start_copy(void* to, void const* from, bool copied) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  auto const address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(copied ? 16 : 0)
+               : "memory");
+#endif
+}
+__device__ __forceinline__ void finish_copies() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+/// Whether this kernel, as it is compiled, has products of tiles.
+template <class... Parameters>
+[[nodiscard]] bool products_of_tiles(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes found{};
+  return cudaFuncGetAttributes(&found, reinterpret_cast<void const*>(kernel)) == cudaSuccess && found.ptxVersion >= 80;
+}
+
 /// Queues a kernel on `stream`, a cudaStream_t. Returns a cudaError_t. The name is that of the kernel in reports.
 template <class... Parameters, class... Arguments>
 [[nodiscard]] int run(char const* /*name*/, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
@@ -336,6 +418,71 @@ inline std::uint32_t narrow_two(float first, float second) {
   return narrow<T>(first).bits | static_cast<std::uint32_t>(narrow<T>(second).bits) << 16;
 }
 inline void renew(std::uint32_t&) {}
+
+inline float quick_exponential2(float x) { return std::exp2(x); }
+
+template <class T>
+inline float element_of(std::uint32_t word, int half) {
+  T x;
+  x.bits = static_cast<std::uint16_t>(word >> 16 * half);
+  return static_cast<float>(x);
+}
+template <class T>
+inline void multiply_tiles(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                           char const* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  struct operands {
+    std::uint32_t a[4], b[2];
+  };
+  operands const mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  operands all[warp_width];
+  simt::here().gather(mine, all, {"multiply_tiles", file, line});
+  int const g = simt::here().lane() / 4, t = simt::here().lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    int const high = i / 2;  // row g or g + 8
+    int const column = 2 * t + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      int const of_word = k % 8 / 2;  // t of the lane that has it
+      auto const x = element_of<T>(all[4 * g + of_word].a[high + k / 8 * 2], k % 2);
+      auto const y = element_of<T>(all[4 * column + of_word].b[k / 8], k % 2);
+      c[i] = std::fma(x, y, c[i]);
+    }
+  }
+}
+inline void load_matrices(std::uint32_t (&words)[4], void const* row, char const* file = __builtin_FILE(),
+                          int line = __builtin_LINE()) {
+  void const* rows[warp_width];
+  simt::here().gather(row, rows, {"load_matrices", file, line});
+  int const g = simt::here().lane() / 4, t = simt::here().lane() % 4;
+  for (int m = 0; m < 4; ++m) {
+    auto const* const from = static_cast<std::uint16_t const*>(rows[8 * m + g]) + 2 * t;
+    words[m] = from[0] | static_cast<std::uint32_t>(from[1]) << 16;
+  }
+}
+inline void load_transposed(std::uint32_t (&words)[4], void const* row, char const* file = __builtin_FILE(),
+                            int line = __builtin_LINE()) {
+  void const* rows[warp_width];
+  simt::here().gather(row, rows, {"load_transposed", file, line});
+  int const g = simt::here().lane() / 4, t = simt::here().lane() % 4;
+  for (int m = 0; m < 4; ++m) {
+    words[m] = static_cast<std::uint16_t const*>(rows[8 * m + 2 * t])[g] |
+               static_cast<std::uint32_t>(static_cast<std::uint16_t const*>(rows[8 * m + 2 * t + 1])[g]) << 16;
+  }
+}
+template <class T>
+inline std::uint32_t word_of(float first, float second) {
+  return static_cast<T>(first).bits | static_cast<std::uint32_t>(static_cast<T>(second).bits) << 16;
+}
+inline void start_copy(void* to, void const* from, bool copied) {
+  struct alignas(16) bytes {
+    unsigned char all[16];
+  };
+  *static_cast<bytes*>(to) = copied ? *static_cast<bytes const*>(from) : bytes{};
+}
+inline void finish_copies() {}
+template <class... Parameters>
+[[nodiscard]] bool products_of_tiles(void (*)(Parameters...)) {
+  return warp_width == 32;
+}
 
 /// Runs the kernel, or queues it where the stand-in has streams. What it does wrong is thrown as simt::error, by this
 /// call or by the one that makes the stream go on.

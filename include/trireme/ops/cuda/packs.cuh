@@ -7,9 +7,12 @@
 // How kernels go over elements: threads take them in turn, several at once where all tensors are aligned together.
 
 #define TRIREME_DEVICE_UNROLL _Pragma("unroll")
+#define TRIREME_DEVICE_ROLLED _Pragma("unroll 1")  // for loops whose copies would need too many registers
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #undef TRIREME_DEVICE_UNROLL
 #define TRIREME_DEVICE_UNROLL _Pragma("GCC unroll 16")
+#undef TRIREME_DEVICE_ROLLED
+#define TRIREME_DEVICE_ROLLED _Pragma("GCC unroll 1")
 #endif
 
 namespace trireme::ops::detail::device {
