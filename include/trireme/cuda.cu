@@ -7,3 +7,4 @@
 #include "trireme/ops/cuda/images.cu"
 #include "trireme/ops/cuda/kernels.cu"
 #include "trireme/ops/cuda/latent_heads.cu"
+#include "trireme/ops/cuda/routing.cu"

@@ -49,6 +49,9 @@ __device__ __forceinline__ lane_mask ballot(bool condition, lane_mask mask = all
 /// Adds to an integer that other threads add to. Integers only: their sums have no order.
 __device__ __forceinline__ void atomic_add(unsigned long long& to, unsigned long long x) { atomicAdd(&to, x); }
 __device__ __forceinline__ void atomic_or(unsigned& to, unsigned bits) { atomicOr(&to, bits); }
+__device__ __forceinline__ void atomic_add(unsigned& to, unsigned x) { atomicAdd(&to, x); }
+/// How many lanes are in a set.
+__device__ __forceinline__ int count_lanes(lane_mask lanes) { return __popc(lanes); }
 
 /// An array of the block, the same for all calls with the same type and number in a kernel.
 template <class T, int Number = 0>
@@ -168,6 +171,8 @@ inline lane_mask ballot(bool condition, lane_mask mask = all_lanes, char const* 
 }
 inline void atomic_add(unsigned long long& to, unsigned long long x) { __atomic_fetch_add(&to, x, __ATOMIC_RELAXED); }
 inline void atomic_or(unsigned& to, unsigned bits) { __atomic_fetch_or(&to, bits, __ATOMIC_RELAXED); }
+inline void atomic_add(unsigned& to, unsigned x) { __atomic_fetch_add(&to, x, __ATOMIC_RELAXED); }
+inline int count_lanes(lane_mask lanes) { return std::popcount(lanes); }
 template <class T, int Number = 0>
 inline T& block_shared() {
   return simt::shared<T, Number>();
