@@ -19,3 +19,4 @@
 #include "trireme/ops/cuda/norms.cu"
 #include "trireme/ops/cuda/heads.cu"
 #include "trireme/ops/cuda/losses.cu"
+#include "trireme/ops/cuda/routing.cu"

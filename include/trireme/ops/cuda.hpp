@@ -13,6 +13,7 @@
 #include "trireme/ops/cuda/norms.hpp"
 #include "trireme/ops/cuda/heads.hpp"
 #include "trireme/ops/cuda/losses.hpp"
+#include "trireme/ops/cuda/routing.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
@@ -32,6 +33,7 @@ struct on<cuda> : cuda_elements,
                   cuda_normalisation,
                   cuda_embedding,
                   cuda_losses,
-                  cuda_heads {};
+                  cuda_heads,
+                  cuda_routing {};
 
 }  // namespace trireme::ops
