@@ -7,3 +7,4 @@
 #include "trireme/ops/cuda/kernels.cu"
 #include "trireme/ops/cuda/low_rank.cu"
 #include "trireme/ops/cuda/selection.cu"
+#include "trireme/ops/cuda/whole_tensors.cu"

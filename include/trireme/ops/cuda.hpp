@@ -4,6 +4,7 @@
 #include "trireme/ops/cuda/elements.hpp"
 #include "trireme/ops/cuda/low_rank.hpp"
 #include "trireme/ops/cuda/selection.hpp"
+#include "trireme/ops/cuda/whole_tensors.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
