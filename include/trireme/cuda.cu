@@ -20,3 +20,4 @@
 #include "trireme/ops/cuda/heads.cu"
 #include "trireme/ops/cuda/losses.cu"
 #include "trireme/ops/cuda/routing.cu"
+#include "trireme/ops/cuda/whole_tensors.cu"

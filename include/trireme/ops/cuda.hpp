@@ -14,6 +14,7 @@
 #include "trireme/ops/cuda/heads.hpp"
 #include "trireme/ops/cuda/losses.hpp"
 #include "trireme/ops/cuda/routing.hpp"
+#include "trireme/ops/cuda/whole_tensors.hpp"
 
 // A program that includes this header links trireme::cuda, which has the kernels themselves (docs/gpus.md).
 
