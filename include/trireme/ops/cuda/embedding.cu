@@ -188,8 +188,9 @@ int add_embedded(handle stream, dtype of, void* y, std::int32_t const* tokens, v
 int count_separators(handle stream, std::int32_t* segments, std::int32_t const* tokens, std::int64_t samples,
                      std::int64_t context, std::int32_t separator, std::int32_t last) {
   if (samples == 0 || context == 0) return device::launch_succeeded;
-  return device::run("embed_segments", &device::count_separators<std::int32_t>, device::blocks_for(samples * device::warp_width),
-                     device::block_threads, stream, segments, tokens, samples, context, separator, last);
+  return device::run("embed_segments", &device::count_separators<std::int32_t>,
+                     device::blocks_for(samples * device::warp_width), device::block_threads, stream, segments, tokens,
+                     samples, context, separator, last);
 }
 
 std::size_t embed_backward_scratch(embed_backward_call const& call) {
