@@ -8,6 +8,9 @@
 #include "tensors.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/sets/dense.hpp"
+#include "trireme/precision/fp16.hpp"
+#include "trireme/precision/precision.hpp"
 
 using namespace trireme;
 using namespace on_device;
@@ -15,6 +18,11 @@ using namespace on_device;
 namespace {
 
 using on_host = ops::host_elementwise;
+template <class Precision>
+constexpr bool has_elements =
+    ops::detail::activates<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>>;
+static_assert(has_elements<precision::fp32> && has_elements<precision::fp64> && has_elements<precision::bf16> &&
+              has_elements<precision::fp16>);
 
 std::vector<std::int64_t> samples_of(std::int64_t n) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(n));

@@ -9,6 +9,9 @@
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/heads.hpp"
 #include "trireme/ops/host/visible_keys.hpp"
+#include "trireme/ops/sets/heads.hpp"
+#include "trireme/precision/fp16.hpp"
+#include "trireme/precision/precision.hpp"
 
 using namespace trireme;
 using namespace on_device;
@@ -16,6 +19,10 @@ using namespace on_device;
 namespace {
 
 using on_host = ops::host_heads;
+template <class Precision>
+constexpr bool has_heads = ops::detail::arranges<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>>;
+static_assert(has_heads<precision::fp32> && has_heads<precision::fp64> && has_heads<precision::bf16> &&
+              has_heads<precision::fp16>);
 // Widths of packs and others, as many keys as queries and fewer.
 constexpr std::array<ops::head_layout, 6> layouts{
     {{5, 3, 3, 6}, {4, 6, 2, 34}, {3, 4, 1, 2}, {2, 2, 2, 32}, {3, 4, 2, 64}, {2, 3, 3, 272}}};

@@ -10,6 +10,10 @@
 #include "tensors.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/losses.hpp"
+#include "trireme/ops/sets/dense.hpp"
+#include "trireme/ops/sets/parts.hpp"
+#include "trireme/precision/fp16.hpp"
+#include "trireme/precision/precision.hpp"
 
 using namespace trireme;
 using namespace on_device;
@@ -18,6 +22,16 @@ namespace {
 
 using on_host = ops::host_losses;
 using tokens = std::vector<std::int32_t>;
+
+template <class Precision>
+using views = ops::detail::set_views<cuda, environment<Precision, cuda>>;
+template <class Precision>
+constexpr bool has_losses =
+    ops::detail::scores<kernels, views<Precision>, cuda>&& ops::detail::takes_parts<kernels, views<Precision>>;
+static_assert(has_losses<precision::fp32> && has_losses<precision::fp64> && has_losses<precision::bf16> &&
+              has_losses<precision::fp16>);
+static_assert(ops::rows_of_logits<cuda>(50257) == 8192 && ops::row_of_logits<cuda>(50257) == 50304 &&
+              ops::row_of_logits<cuda>(64) == 64);
 
 /// A class for each row; some rows have none.
 tokens some_targets(std::int64_t rows, std::int64_t classes, std::int32_t ignored) {
