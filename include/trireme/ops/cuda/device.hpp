@@ -49,6 +49,10 @@ __device__ __forceinline__ lane_mask ballot(bool condition, lane_mask mask = all
 /// Adds to an integer that other threads add to. Integers only: their sums have no order.
 __device__ __forceinline__ void atomic_add(unsigned long long& to, unsigned long long x) { atomicAdd(&to, x); }
 __device__ __forceinline__ void atomic_or(unsigned& to, unsigned bits) { atomicOr(&to, bits); }
+__device__ __forceinline__ void atomic_add(unsigned& to, unsigned x) { atomicAdd(&to, x); }
+/// How many lanes are in a set.
+__device__ __forceinline__ int count_lanes(lane_mask lanes) { return __popc(lanes); }
+__device__ __forceinline__ void atomic_max(unsigned long long& to, unsigned long long x) { atomicMax(&to, x); }
 
 /// An array of the block, the same for all calls with the same type and number in a kernel.
 template <class T, int Number = 0>
@@ -95,6 +99,14 @@ __device__ __forceinline__ T narrow(float x) {
     T y;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+#if __CUDA_ARCH__ >= 800
+    T y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+#else
+    return static_cast<T>(x);
+#endif
   } else {
     return static_cast<T>(x);
   }
@@ -106,6 +118,62 @@ __device__ __forceinline__ T narrow(double x) {
   else
     return static_cast<T>(x);
 }
+/// 2^x with a relative error of 2^-22, in one instruction; 0 for results below 2^-126.
+__device__ __forceinline__ float quick_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The same word, of which the compiler knows nothing: what was computed from it before is computed again, instead of
+/// being kept in registers.
+__device__ __forceinline__ std::uint32_t anew(std::uint32_t word) {
+  asm("" : "+r"(word));
+  return word;
+}
+
+/// The x of one lane. Orders no memory.
+template <class T>
+__device__ __forceinline__ T shuffle(T x, int from, lane_mask mask = all_lanes) {
+  return __shfl_sync(mask, x, from);
+}
+/// The number of 16 bits that has these bits.
+template <class T>
+__device__ __forceinline__ T of_bits(std::uint32_t bits) {
+  T x;
+  x.bits = static_cast<std::uint16_t>(bits);
+  return x;
+}
+/// The first and the second of two numbers of 16 bits that a word holds, as float; and a word of two such numbers,
+/// rounded to nearest even. A NaN has the payload that the device gives it.
+template <class T>
+__device__ __forceinline__ float wide_first(std::uint32_t two) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return float_of(two << 16);
+  else
+    return wide(of_bits<T>(two));
+}
+template <class T>
+__device__ __forceinline__ float wide_second(std::uint32_t two) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return float_of(two & 0xFFFF0000U);
+  else
+    return wide(of_bits<T>(two >> 16));
+}
+template <class T>
+__device__ __forceinline__ std::uint32_t narrow_two(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t two;
+  if constexpr (std::is_same_v<T, bfloat16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  return two;
+#else
+  return narrow<T>(first).bits | static_cast<std::uint32_t>(narrow<T>(second).bits) << 16;
+#endif
+}
+/// Makes the compiler compute anew what it needs from these bits further down, rather than keep it in registers.
+__device__ __forceinline__ void renew(std::uint32_t& bits) { asm volatile("" : "+r"(bits)); }
 
 /// 2^x with an error of 2 units in the last place; results below 2^-126 are 0.
 __device__ __forceinline__ float quick_exponential2(float x) {
@@ -258,6 +326,13 @@ inline lane_mask ballot(bool condition, lane_mask mask = all_lanes, char const* 
 }
 inline void atomic_add(unsigned long long& to, unsigned long long x) { __atomic_fetch_add(&to, x, __ATOMIC_RELAXED); }
 inline void atomic_or(unsigned& to, unsigned bits) { __atomic_fetch_or(&to, bits, __ATOMIC_RELAXED); }
+inline void atomic_add(unsigned& to, unsigned x) { __atomic_fetch_add(&to, x, __ATOMIC_RELAXED); }
+inline int count_lanes(lane_mask lanes) { return std::popcount(lanes); }
+inline void atomic_max(unsigned long long& to, unsigned long long x) {
+  auto found = __atomic_load_n(&to, __ATOMIC_RELAXED);
+  while (found < x && !__atomic_compare_exchange_n(&to, &found, x, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
 template <class T, int Number = 0>
 inline T& block_shared() {
   return simt::shared<T, Number>();
@@ -316,6 +391,33 @@ inline T narrow(double x) {
   else
     return static_cast<T>(x);
 }
+inline float quick_exp2(float x) { return std::exp2(x); }
+inline std::uint32_t anew(std::uint32_t word) { return word; }
+
+template <class T>
+inline T shuffle(T x, int from, lane_mask mask = all_lanes, char const* file = __builtin_FILE(),
+                 int line = __builtin_LINE()) {
+  return simt::here().exchange(x, from, mask, {"shuffle", file, line});
+}
+template <class T>
+inline T of_bits(std::uint32_t bits) {
+  T x;
+  x.bits = static_cast<std::uint16_t>(bits);
+  return x;
+}
+template <class T>
+inline float wide_first(std::uint32_t two) {
+  return wide(of_bits<T>(two));
+}
+template <class T>
+inline float wide_second(std::uint32_t two) {
+  return wide(of_bits<T>(two >> 16));
+}
+template <class T>
+inline std::uint32_t narrow_two(float first, float second) {
+  return narrow<T>(first).bits | static_cast<std::uint32_t>(narrow<T>(second).bits) << 16;
+}
+inline void renew(std::uint32_t&) {}
 
 inline float quick_exponential2(float x) { return std::exp2(x); }
 

@@ -25,6 +25,12 @@ struct alignas(Width * sizeof(T)) pack {
   T values[Width];
 };
 
+/// a / b, neither negative. Devices divide numbers of 32 bits several times faster.
+__device__ __forceinline__ std::int64_t quotient_of(std::int64_t a, std::int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
 /// This thread's first task, and the number of threads of all blocks: a thread does every so-many-th task.
 __device__ __forceinline__ std::int64_t first_task() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
