@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(orthonormal_threads)
       }
       own = sum(own, product(value, next >= 0 ? static_cast<double>(x[i * r + next]) : value));
     }
-    return sum_of_block<orthonormal_threads>(own);
+    return ordered_sum_of_block<orthonormal_threads>(own);
   };
   // Makes the column orthogonal to the first c columns; returns its square.
   auto const made_orthogonal = [&](std::int64_t c) {

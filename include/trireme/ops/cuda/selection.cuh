@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(Threads) find_descent(std::int32_t const* indi
 /// that follow the first of them; otherwise (*flag) each thread looks for its own among all indices, which is slow.
 template <class G>
 __global__ void __launch_bounds__(block_threads)
-    scatter(G* y, std::int64_t n, std::int32_t const* indices, G const* values, std::int64_t k, bool add,
-            unsigned const* flag) {
+    scatter_chosen(G* y, std::int64_t n, std::int32_t const* indices, G const* values, std::int64_t k, bool add,
+                   unsigned const* flag) {
   auto const put = [&](std::int64_t i, std::int32_t at) {
     if (at >= 0 && at < n) y[at] = add ? sum(y[at], values[i]) : values[i];
   };
