@@ -2,9 +2,12 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -17,8 +20,8 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
 
-// What the functions of ops::on<cuda> have in common: how work is queued, how its errors are thrown, and how a number of
-// a device comes to the host.
+// What the functions of ops::on<cuda> have in common: how work is queued, how its errors are thrown, and how a number
+// of a device comes to the host.
 
 namespace trireme::ops {
 
@@ -30,14 +33,71 @@ concept cuda_float = std::is_same_v<T, double> || std::is_same_v<T, float> || st
 /// Whether a kernel copies elements of U to elements of T.
 template <class T, class U>
 concept cuda_copies = std::is_same_v<T, U> ||(cuda_float<T>&& cuda_float<U>);
+/// Whether the environment variable TRIREME_CUDA_CHECK is set, to anything but 0: then the host waits after each call
+/// that queues work, so that an error of a kernel is thrown by the call that queued it.
+[[nodiscard]] inline bool checks_each_kernel() noexcept {
+  static bool const asked = [] {
+    auto const* const value = std::getenv("TRIREME_CUDA_CHECK");
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  }();
+  return asked;
+}
 /// Throws comm_error with CUDA's message unless `code` is success.
 inline void expect_cuda(char const* who, int code) {
   if (code != cudaSuccess)
     trireme::detail::expect_cuda(static_cast<::cudaError_t>(code), text("trireme::ops::", who, " in CUDA memory"));
+  if (!checks_each_kernel()) return;
+  try {
+    cuda::finish();
+  } catch (comm_error const& e) {
+    throw comm_error(text("trireme::ops::", who, " in CUDA memory: ", e.what()));
+  }
+}
+
+/// Memory of the device that kernels of one thread share, one block a device: it grows and is kept.
+class cuda_scratch_memory {
+ public:
+  cuda_scratch_memory() = default;
+  cuda_scratch_memory(cuda_scratch_memory const&) = delete;
+  cuda_scratch_memory& operator=(cuda_scratch_memory const&) = delete;
+  ~cuda_scratch_memory() {
+    for (auto const& each : of_device_)
+      if (each.address != nullptr) cuda::deallocate(each.address, each.bytes);
+  }
+  [[nodiscard]] static void* of_thread(char const* who, std::size_t bytes) {
+    (void)cuda::stream();  // made first, so it ends after the memory that its kernels write
+    thread_local cuda_scratch_memory all;
+    int device = 0;
+    expect_cuda(who, ::cudaGetDevice(&device));
+    auto const at = static_cast<std::size_t>(device);
+    if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
+    auto& found = all.of_device_[at];
+    if (bytes > found.bytes) {
+      if (found.address != nullptr) cuda::deallocate(found.address, found.bytes);  // CUDA waits for kernels that use it
+      found = {};
+      found.address = cuda::allocate(bytes);
+      found.bytes = bytes;
+    }
+    return found.address;
+  }
+
+ private:
+  struct block {
+    void* address = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::vector<block> of_device_;
+};
+/// Device memory of this thread, aligned as cuda::allocate aligns: for kernels queued on its stream before its next
+/// call of this function, which may return the same memory or free it. Its contents are not set.
+///
+/// Errors   std::bad_alloc if the device's memory is used up.
+[[nodiscard]] inline void* cuda_scratch(char const* who, std::size_t bytes) {
+  return cuda_scratch_memory::of_thread(who, bytes);
 }
 
 /// Where the kernels of one thread leave numbers for the host: memory of the device, and pinned memory of the host that
-/// they are copied to. One pair for each device.
+/// they are copied to. One pair for each device; the first half is that of cuda_result, the second one of squares_total.
 class cuda_results {
  public:
   static constexpr std::size_t bytes = 1024;
@@ -63,8 +123,8 @@ class cuda_results {
     auto const at = static_cast<std::size_t>(device);
     if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
     auto& found = all.of_device_[at];
-    if (found.on_device == nullptr) expect_cuda(who, ::cudaMalloc(&found.on_device, bytes));
-    if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, bytes));
+    if (found.on_device == nullptr) expect_cuda(who, ::cudaMalloc(&found.on_device, 2 * bytes));
+    if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, 2 * bytes));
     return found;
   }
 
@@ -87,45 +147,69 @@ template <class T, std::size_t N, class Launch>
   return result;
 }
 
-/// Memory of the device for the kernels that one thread queues: kept, and made larger when a kernel needs more. One
-/// block for each device.
-class cuda_scratches {
+/// Pinned memory of one thread, from which a stream copies to the device while the host goes on. A slot is used again
+/// when its copy is done.
+class pinned_slots {
  public:
-  cuda_scratches() = default;
-  cuda_scratches(cuda_scratches const&) = delete;
-  cuda_scratches& operator=(cuda_scratches const&) = delete;
-  ~cuda_scratches() {
-    for (auto const& each : of_device_) (void)::cudaFree(each.address);
-  }
-  [[nodiscard]] static void* of_thread(char const* who, std::size_t bytes) {
-    (void)cuda::stream();  // made first, so it ends after the memory that its kernels use
-    thread_local cuda_scratches all;
-    int device = 0;
-    expect_cuda(who, ::cudaGetDevice(&device));
-    auto const at = static_cast<std::size_t>(device);
-    if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
-    auto& found = all.of_device_[at];
-    if (found.bytes < bytes) {
-      cuda::finish();  // kernels may still use the memory
-      cuda::deallocate(std::exchange(found.address, nullptr), std::exchange(found.bytes, 0));
-      found.address = cuda::allocate(bytes);
-      found.bytes = bytes;
+  static constexpr std::size_t most_bytes = std::size_t{4} << 20;
+
+  pinned_slots() = default;
+  pinned_slots(pinned_slots const&) = delete;
+  pinned_slots& operator=(pinned_slots const&) = delete;
+  ~pinned_slots() {
+    for (auto const& each : slots_) {
+      (void)::cudaEventDestroy(each.done);
+      (void)::cudaFreeHost(each.memory);
     }
-    return found.address;
+  }
+  [[nodiscard]] static pinned_slots& of_thread() {
+    (void)cuda::stream();  // made first, so it ends after the memory that it copies from
+    thread_local pinned_slots all;
+    return all;
+  }
+  void upload(void* to, void const* from, std::size_t bytes) {
+    auto& slot = free_slot(bytes);
+    std::memcpy(slot.memory, from, bytes);
+    expect_cuda("upload", ::cudaMemcpyAsync(to, slot.memory, bytes, cudaMemcpyHostToDevice, cuda::stream()));
+    expect_cuda("upload", ::cudaEventRecord(slot.done, cuda::stream()));
   }
 
  private:
-  struct block {
-    void* address = nullptr;
+  struct slot {
+    void* memory = nullptr;
     std::size_t bytes = 0;
+    ::cudaEvent_t done = nullptr;
+    int device = 0;  // events belong to one
   };
-  std::vector<block> of_device_;
-};
-/// Memory of this thread's device, aligned to 256 bytes, for kernels that are queued before the next call.
-[[nodiscard]] inline void* cuda_scratch(char const* who, std::size_t bytes) {
-  return cuda_scratches::of_thread(who, bytes);
-}
+  static constexpr std::size_t most_slots = 16;
 
+  slot& free_slot(std::size_t bytes) {
+    int device = 0;
+    expect_cuda("upload", ::cudaGetDevice(&device));
+    for (;;) {
+      for (auto& each : slots_)
+        if (each.device == device && each.bytes >= bytes && is_done(each)) return each;
+      if (slots_.size() < most_slots) break;
+      cuda::finish();
+      for (auto& each : slots_) {
+        (void)::cudaEventDestroy(each.done);
+        (void)::cudaFreeHost(each.memory);
+      }
+      slots_.clear();
+    }
+    slot made{.bytes = std::max<std::size_t>(std::bit_ceil(bytes), 4096), .device = device};
+    expect_cuda("upload", ::cudaMallocHost(&made.memory, made.bytes));
+    expect_cuda("upload", ::cudaEventCreateWithFlags(&made.done, cudaEventDisableTiming));
+    return slots_.emplace_back(made);
+  }
+  static bool is_done(slot const& it) {
+    auto const code = ::cudaEventQuery(it.done);
+    if (code == cudaErrorNotReady) (void)::cudaGetLastError();
+    return code == cudaSuccess;
+  }
+
+  std::vector<slot> slots_;
+};
 /// Throws config_error for more terms or outputs than the arguments of one kernel hold.
 inline void expect_fits(char const* who, std::size_t count, int most, char const* what) {
   if (count <= static_cast<std::size_t>(most)) return;

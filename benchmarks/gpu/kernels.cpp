@@ -1,0 +1,248 @@
+// Kernels of ops::on<cuda> in the shapes of a GPT-2 124M with 64 x 1024 tokens, timed by CUDA's events. Prints one JSON
+// object per row: products with TFLOP/s, the others with GB/s, counting bytes read and written once, and the ratio to a
+// copy by cudaMemcpyAsync in the same run.
+//   kernels [only rows whose name contains this text]
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/core/hash.hpp"
+#include "trireme/ops/cuda.hpp"
+
+using namespace trireme;
+using ops::activation;
+using ops::orientation;
+using kernels = ops::on<cuda>;
+
+namespace {
+
+void expect(::cudaError_t code, char const* what) { trireme::detail::expect_cuda(code, what); }
+
+/// Microseconds of one call on this thread's stream: the median of 7 rounds, each at least 2 ms long.
+double microseconds(std::function<void()> const& call) {
+  ::cudaEvent_t begun = nullptr, ended = nullptr;
+  expect(::cudaEventCreate(&begun), "making an event");
+  expect(::cudaEventCreate(&ended), "making an event");
+  auto const round = [&](int calls) {
+    expect(::cudaEventRecord(begun, cuda::stream()), "recording an event");
+    for (int k = 0; k < calls; ++k) call();
+    expect(::cudaEventRecord(ended, cuda::stream()), "recording an event");
+    cuda::finish();
+    float milliseconds = 0;
+    expect(::cudaEventElapsedTime(&milliseconds, begun, ended), "asking for a time");
+    return 1e3 * static_cast<double>(milliseconds) / calls;
+  };
+  (void)round(2);
+  auto const calls = std::clamp(static_cast<int>(2000 / round(2)), 2, 200);
+  std::vector<double> rounds;
+  for (int k = 0; k < 7; ++k) rounds.push_back(round(calls));
+  std::ranges::nth_element(rounds, rounds.begin() + 3);
+  (void)::cudaEventDestroy(begun);
+  (void)::cudaEventDestroy(ended);
+  return rounds[3];
+}
+
+/// Elements between -1 and 1, of which every 2^20 repeat: products of zeros would take less power, so less time.
+template <class T>
+tensor<T, cuda> random_elements(std::int64_t n) {
+  static constexpr std::int64_t first = std::int64_t{1} << 20;
+  tensor<T, cuda> made(shape{n});
+  std::vector<T> some(static_cast<std::size_t>(std::min(n, first)));
+  for (std::size_t i = 0; i < some.size(); ++i)
+    some[i] = static_cast<T>(static_cast<float>(mix(i) % 65536) / 32768 - 1);
+  kernels::upload(made.view().flat(0, static_cast<std::int64_t>(some.size())), some);
+  for (std::int64_t have = first; have < n; have *= 2) {
+    auto const more = std::min(have, n - have);
+    kernels::copy(made.view().flat(have, more), tensor_view<T const, cuda>(made).flat(0, more));
+  }
+  return made;
+}
+
+class rows {
+ public:
+  explicit rows(std::string_view only) : only_(only) {
+    auto const n = std::int64_t{1} << 30;
+    tensor<std::byte, cuda> const from(shape{n}), to(shape{n});
+    auto const time = microseconds([&] {
+      expect(::cudaMemcpyAsync(to.view().address(), from.view().address(), static_cast<std::size_t>(n),
+                               cudaMemcpyDeviceToDevice, cuda::stream()),
+             "copying");
+    });
+    copy_ = 2 * static_cast<double>(n) / time / 1e3;
+    std::printf("{\"kernel\": \"cudaMemcpyAsync on the device\", \"microseconds\": %.2f, \"gb_per_s\": %.0f}\n", time,
+                copy_);
+    std::fflush(stdout);
+  }
+  [[nodiscard]] bool wants(std::string_view kernel) const { return kernel.find(only_) != std::string_view::npos; }
+  void memory(std::string const& kernel, double bytes, std::function<void()> const& call) const {
+    if (!wants(kernel)) return;
+    auto const time = microseconds(call);
+    auto const rate = bytes / time / 1e3;
+    std::printf("{\"kernel\": \"%s\", \"microseconds\": %.2f, \"gb_per_s\": %.0f, \"of_copy\": %.3f}\n", kernel.c_str(),
+                time, rate, rate / copy_);
+    std::fflush(stdout);
+  }
+  void product(std::string const& kernel, std::int64_t m, std::int64_t k, std::int64_t n,
+               std::function<void()> const& call) const {
+    if (!wants(kernel)) return;
+    auto const time = microseconds(call);
+    std::printf(
+        "{\"kernel\": \"%s\", \"m\": %lld, \"k\": %lld, \"n\": %lld, \"microseconds\": %.2f, \"tflop_per_s\": "
+        "%.1f}\n",
+        kernel.c_str(), static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n), time,
+        2e-6 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n) / time);
+    std::fflush(stdout);
+  }
+
+ private:
+  std::string_view only_;
+  double copy_ = 0;
+};
+
+/// The three products of a layer in bfloat16 with gradients in float: y (m, n) = x (m, k) w, whose rows are `row` long.
+void layer(rows const& out, char const* name, std::int64_t m, std::int64_t k, std::int64_t n, activation act, bool adds,
+           orientation way = orientation::in_out, std::int64_t row = 0) {
+  auto const titled = [&](char const* what) { return text("product ", name, ' ', what); };
+  if (!out.wants(titled("forward")) && !out.wants(titled("dX")) && !out.wants(titled("dX of GELU")) &&
+      !out.wants(titled("dW")) && !out.wants(titled("dW and db")))
+    return;
+  if (row == 0) row = n;
+  bool const in_out = way == orientation::in_out;
+  auto const shape_of_w = in_out ? shape{k, n} : shape{n, k};
+  auto const x = random_elements<bfloat16>(m * k), w = random_elements<bfloat16>(k * n);
+  auto const bias = random_elements<bfloat16>(n), y = random_elements<bfloat16>(m * row);
+  auto const other = random_elements<bfloat16>(m * std::max(row, k)), dx = random_elements<bfloat16>(m * k);
+  auto const dw = random_elements<float>(k * n), db = random_elements<float>(n);
+  ops::weights<bfloat16, cuda> weight(w.view().reshaped(shape_of_w), way);
+  auto const like_y = other.view().flat(0, m * row), like_x = other.view().flat(0, m * k);
+  ops::linear_epilogue<bfloat16, cuda> epilogue;
+  epilogue.act = act;
+  if (in_out) epilogue.bias = bias;
+  if (act != activation::none) epilogue.before_activation = like_y;
+  if (adds) epilogue.residual = like_y;
+  out.product(titled("forward"), m, k, n, [&] { kernels::linear(y.view(), x, weight, epilogue); });
+  out.product(titled("dX"), m, k, n, [&] { kernels::linear_backward_input(dx.view(), y, weight); });
+  if (k == 3072) {
+    out.product(titled("dX of GELU"), m, k, n, [&] {
+      kernels::linear_backward_input(dx.view(), y, weight, {.act = activation::gelu, .before_activation = like_x});
+    });
+  }
+  auto const x_read = tensor_view<bfloat16 const, cuda>(x);
+  out.product(titled("dW"), m, k, n,
+              [&] { kernels::linear_backward_weight(dw.view().reshaped(shape_of_w), {}, x_read, y, way); });
+  if (in_out) {
+    out.product(titled("dW and db"), m, k, n,
+                [&] { kernels::linear_backward_weight(dw.view().reshaped(shape_of_w), db, x_read, y, way); });
+  }
+}
+
+void products(rows const& out) {
+  std::int64_t const m = 65536, c = 768;
+  layer(out, "qkv", m, c, 3 * c, activation::none, false);
+  layer(out, "attention output", m, c, c, activation::none, true);
+  layer(out, "mlp up", m, c, 4 * c, activation::gelu, false);
+  layer(out, "mlp down", m, 4 * c, c, activation::none, true);
+  layer(out, "logits", 8192, c, 50257, activation::none, false, orientation::out_in, 50304);
+  layer(out, "square", 8192, 8192, 8192, activation::none, false);
+  if (!out.wants("queueing a product")) return;
+  auto const x = random_elements<bfloat16>(64 * 64), w = random_elements<bfloat16>(64 * 64);
+  auto const y = random_elements<bfloat16>(64 * 64);
+  ops::weights<bfloat16, cuda> weight(w.view().reshaped({64, 64}), orientation::in_out);
+  kernels::linear(y.view(), x, weight);
+  cuda::finish();
+  auto const begun = std::chrono::steady_clock::now();
+  for (int k = 0; k < 500; ++k) kernels::linear(y.view(), x, weight);
+  std::chrono::duration<double, std::micro> const passed = std::chrono::steady_clock::now() - begun;
+  cuda::finish();
+  std::printf("{\"kernel\": \"queueing a product, on the host\", \"microseconds\": %.2f}\n", passed.count() / 500);
+}
+
+void sums_of_columns(rows const& out) {
+  auto const of = [&](std::int64_t m, std::int64_t n, std::int64_t row) {
+    auto const kernel = text("sums of columns (", m, ", ", n, ") bf16");
+    if (!out.wants(kernel)) return;
+    auto const dy = random_elements<bfloat16>(m * row);
+    auto const db = random_elements<float>(n);
+    auto* const scratch =
+        ops::detail::cuda_scratch("column_sums", ops::cuda_kernels::column_sums_bytes(dtype::bf16, m, n));
+    out.memory(kernel, 2.0 * static_cast<double>(m * n), [&] {
+      ops::detail::expect_cuda(
+          "column_sums", ops::cuda_kernels::column_sums(cuda::stream(), dtype::f32, db.view().address(), dtype::bf16,
+                                                        dy.view().address(), m, n, row, scratch));
+    });
+  };
+  for (std::int64_t const n : {768, 2304, 3072}) of(65536, n, n);
+  of(8192, 50257, 50304);
+}
+
+template <class T>
+void copies(rows const& out) {
+  auto const kernel = text("copy ", name_of(dtype_of<T>));
+  if (!out.wants(kernel)) return;
+  std::int64_t const n = (std::int64_t{1} << 29) / static_cast<std::int64_t>(sizeof(T));
+  auto const x = random_elements<T>(n), y = random_elements<T>(n);
+  out.memory(kernel, 2.0 * static_cast<double>(n) * sizeof(T), [&] {
+    ops::detail::expect_cuda("copy", ops::cuda_kernels::copy(cuda::stream(), dtype_of<T>, y.view().address(),
+                                                             dtype_of<T>, x.view().address(), n));
+  });
+}
+
+void elements(rows const& out) {
+  copies<float>(out);
+  copies<bfloat16>(out);
+  std::int64_t const n = 65536LL * 3072;
+  if (out.wants("gelu bf16") || out.wants("gelu backward bf16") || out.wants("bias, gelu and residual bf16")) {
+    auto const x = random_elements<bfloat16>(n), y = random_elements<bfloat16>(n), dx = random_elements<bfloat16>(n);
+    auto const count = static_cast<double>(n);
+    out.memory("gelu bf16", 4 * count, [&] { kernels::activate(y.view(), x, activation::gelu); });
+    out.memory("gelu backward bf16", 6 * count, [&] { kernels::activate_backward(dx.view(), y, x, activation::gelu); });
+    ops::cuda_kernels::product_finish rest;
+    rest.of = rest.sums_type = dtype::bf16;
+    rest.rows = 65536;
+    rest.columns = rest.row = rest.sums_row = 3072;
+    rest.sums = x.view().address();
+    rest.to = dx.view().address();
+    rest.bias = y.view().address();
+    rest.act = activation::gelu;
+    rest.residual = y.view().address();
+    out.memory("bias, gelu and residual bf16", 6 * count, [&] {
+      ops::detail::expect_cuda("finish_product", ops::cuda_kernels::finish_product(cuda::stream(), rest));
+    });
+  }
+  if (!out.wants("adamw f32 with bf16 output")) return;
+  std::int64_t const parameters = 124'439'808;
+  auto const value = random_elements<float>(parameters), gradient = random_elements<float>(parameters);
+  tensor<float, cuda> const first(shape{parameters}), second(shape{parameters});
+  kernels::fill(first.view(), 0);
+  kernels::fill(second.view(), 0);
+  tensor<bfloat16, cuda> const copy(shape{parameters});
+  tensor_view<float const, cuda> const terms[] = {gradient};
+  tensor_view<bfloat16, cuda> const outputs[] = {copy};
+  out.memory("adamw f32 with bf16 output", 30.0 * static_cast<double>(parameters), [&] {
+    kernels::adamw(value.view(), first, second, gradient_terms<float, cuda>{terms, 1.0},
+                   std::span<tensor_view<bfloat16, cuda> const>(outputs),
+                   {.learning_rate = 1e-4, .weight_decay = 0.1, .correction1 = 0.1, .correction2 = 0.001});
+  });
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  int devices = 0;
+  if (auto const code = ::cudaGetDeviceCount(&devices); code != cudaSuccess || devices == 0) {
+    std::printf("skipped: no GPU: %s\n", code == cudaSuccess ? "there is no device" : ::cudaGetErrorString(code));
+    return 77;
+  }
+  rows const out(count > 1 ? words[1] : "");
+  products(out);
+  sums_of_columns(out);
+  elements(out);
+}

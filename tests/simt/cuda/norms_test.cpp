@@ -1,0 +1,200 @@
+// layer_norm and rms_norm of ops::on<cuda> and their gradients, compared with sums in double.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "../../catch.hpp"
+#include "../../support/sentence.hpp"
+#include "trireme/ops/cuda.hpp"
+
+using namespace trireme;
+
+namespace {
+
+using kernels = ops::on<cuda>;
+
+/// Numbers around `middle`, drawn from a seed.
+template <class T>
+std::vector<T> drawn(std::int64_t n, std::uint64_t seed, double middle, double width) {
+  std::vector<T> all(static_cast<std::size_t>(n));
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15ULL + 1;
+  for (auto& each : all) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    auto const unit = static_cast<double>(state >> 40) / 0x1p24 - 0.5;
+    each = static_cast<T>(static_cast<ops::accumulate_t<T>>(middle + width * unit));
+  }
+  return all;
+}
+/// A tensor on the device with these elements, which begin `offset` elements behind an aligned address.
+template <class T>
+struct moved {
+  std::int64_t size, offset;
+  tensor<T, cuda> whole;
+  moved(std::vector<T> const& all, std::int64_t behind)
+      : size(static_cast<std::int64_t>(all.size())), offset(behind), whole(shape{size + behind}) {
+    kernels::upload(view(), all);
+  }
+  [[nodiscard]] tensor_view<T, cuda> view() const { return whole.view().flat(offset, size); }
+  [[nodiscard]] tensor_view<T const, cuda> read() const { return view(); }
+  [[nodiscard]] std::vector<T> back() const {
+    std::vector<T> all(static_cast<std::size_t>(size));
+    kernels::download(std::span<T>(all), read());
+    return all;
+  }
+};
+template <class T>
+double number(T x) {
+  return static_cast<double>(static_cast<ops::accumulate_t<T>>(x));
+}
+template <class T>
+double rounding() {
+  return std::is_same_v<T, double> ? 1e-13 : std::is_same_v<T, float> ? 3e-6 : std::is_same_v<T, float16> ? 6e-4 : 5e-3;
+}
+template <class T>
+void close(std::vector<T> const& got, std::vector<double> const& want, double tolerance, char const* what) {
+  INFO(what);
+  REQUIRE(got.size() == want.size());
+  std::size_t worst = 0;
+  double most = -1;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    auto const off = std::abs(number(got[i]) - want[i]) / (1 + std::abs(want[i]));
+    if (!(off <= most)) {
+      most = off;
+      worst = i;
+    }
+    if (std::isnan(off)) break;
+  }
+  if (got.empty()) return;
+  INFO("element " << worst << ": " << number(got[worst]) << ", expected " << want[worst]);
+  CHECK(most <= tolerance);
+}
+template <class T>
+bool same(std::vector<T> const& a, std::vector<T> const& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+struct layout {
+  std::int64_t rows, channels, offset = 0;
+};
+
+template <class T, bool Centred>
+void check(layout const& at) {
+  using real = ops::accumulate_t<T>;
+  INFO(at.rows << " rows of " << at.channels << ", offset " << at.offset << ", " << sizeof(T) << " bytes, "
+               << (Centred ? "layer_norm" : "rms_norm"));
+  constexpr double epsilon = 1e-3;
+  auto const n = at.rows * at.channels;
+  auto const x = drawn<T>(n, 1, 0.5, 3), dy = drawn<T>(n, 2, 0, 2), old = drawn<T>(n, 3, 0, 1);
+  auto const gain = drawn<T>(at.channels, 4, 1, 1), bias = drawn<T>(at.channels, 5, 0, 1);
+  auto const gain_before = drawn<real>(at.channels, 6, 0, 1), bias_before = drawn<real>(at.channels, 7, 0, 1);
+
+  std::vector<double> y(x.size()), dx(x.size()), mean(static_cast<std::size_t>(at.rows)), rstd(mean.size());
+  std::vector<double> dgain(gain.size()), dbias(gain.size());
+  for (std::size_t c = 0; c < gain.size(); ++c) {
+    dgain[c] = number(gain_before[c]);
+    dbias[c] = number(bias_before[c]);
+  }
+  for (std::size_t row = 0; row < mean.size(); ++row) {
+    auto const width = gain.size();
+    auto const start = row * width;
+    double total = 0, squares = 0, average = 0, along = 0;
+    for (std::size_t c = 0; c < width; ++c) total += number(x[start + c]);
+    auto const middle = mean[row] = Centred ? total / static_cast<double>(width) : 0;
+    for (std::size_t c = 0; c < width; ++c) squares += std::pow(number(x[start + c]) - middle, 2);
+    auto const factor = rstd[row] = 1 / std::sqrt(squares / static_cast<double>(width) + epsilon);
+    for (std::size_t c = 0; c < width; ++c) {
+      auto const normal = (number(x[start + c]) - middle) * factor;
+      auto const slope = number(dy[start + c]);
+      y[start + c] = normal * number(gain[c]) + (Centred ? number(bias[c]) : 0);
+      dgain[c] += slope * normal;
+      dbias[c] += slope;
+      average += slope * number(gain[c]) / static_cast<double>(width);
+      along += slope * number(gain[c]) * normal / static_cast<double>(width);
+    }
+    for (std::size_t c = 0; c < width; ++c) {
+      auto const normal = (number(x[start + c]) - middle) * factor;
+      auto const g = number(dy[start + c]) * number(gain[c]);
+      dx[start + c] = factor * (g - (Centred ? average : 0) - normal * along);
+    }
+  }
+
+  moved<T> const on_x(x, at.offset), on_dy(dy, at.offset), on_gain(gain, at.offset), on_bias(bias, at.offset);
+  moved<T> const on_y(old, at.offset), on_dx(old, at.offset), on_sum(old, at.offset);
+  moved<real> const on_mean(std::vector<real>(mean.size()), 0), on_rstd(std::vector<real>(mean.size()), 0);
+  auto const forward = [&](tensor_view<T, cuda> to, tensor_view<T const, cuda> from) {
+    if constexpr (Centred)
+      kernels::layer_norm(to, on_mean.view(), on_rstd.view(), from, on_gain.read(), on_bias.read(), epsilon);
+    else
+      kernels::rms_norm(to, on_rstd.view(), from, on_gain.read(), epsilon);
+  };
+  auto const backward = [&](tensor_view<T, cuda> to, moved<real> const& of_gain, moved<real> const& of_bias,
+                            tensor_view<T const, cuda> from, bool accumulate) {
+    if constexpr (Centred)
+      kernels::layer_norm_backward(to, of_gain.view(), of_bias.view(), from, on_x.read(), on_mean.read(),
+                                   on_rstd.read(), on_gain.read(), accumulate);
+    else
+      kernels::rms_norm_backward(to, of_gain.view(), from, on_x.read(), on_rstd.read(), on_gain.read(), accumulate);
+  };
+  forward(on_y.view(), on_x.read());
+  close(on_y.back(), y, rounding<T>(), "y");
+  if (Centred) close(on_mean.back(), mean, rounding<real>(), "mean");
+  close(on_rstd.back(), rstd, rounding<real>(), "rstd");
+  moved<T> const in_place(x, at.offset);
+  forward(in_place.view(), in_place.read());
+  CHECK(same(in_place.back(), on_y.back()));
+
+  moved<real> const on_dgain(gain_before, 0), on_dbias(bias_before, 0), again_dgain(gain_before, 0),
+      again_dbias(bias_before, 0);
+  backward(on_dx.view(), on_dgain, on_dbias, on_dy.read(), false);
+  close(on_dx.back(), dx, 2 * rounding<T>(), "dx");
+  close(on_dgain.back(), dgain, 4 * rounding<real>(), "dgain");
+  if (Centred) close(on_dbias.back(), dbias, 4 * rounding<real>(), "dbias");
+  backward(on_dy.view(), again_dgain, again_dbias, on_dy.read(), false);
+  CHECK(same(on_dy.back(), on_dx.back()));
+  CHECK(same(again_dgain.back(), on_dgain.back()));
+  CHECK(same(again_dbias.back(), on_dbias.back()));
+
+  moved<T> const dy_again(dy, at.offset);
+  backward(on_sum.view(), again_dgain, again_dbias, dy_again.read(), true);
+  auto sum = dx;
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += number(old[i]);
+  close(on_sum.back(), sum, 2 * rounding<T>(), "dx, added to");
+}
+
+template <class T>
+void check_all() {
+  std::vector<layout> all = {{3, 1},    {5, 7},    {0, 8},      {9, 48},      {37, 64},  {5, 256},
+                             {6, 264},  {11, 768}, {5, 768, 1}, {3, 1024},    {2, 1032}, {3, 2048},
+                             {2, 2056}, {2, 4096}, {3, 8192},   {2, 8192, 1}, {2, 8200}};
+#if defined(TRIREME_TEST_ON_GPU)
+  for (layout const& each : {layout{4096, 768}, {2048, 1600}, {1000, 4096}, {777, 8192}}) all.push_back(each);
+#endif
+  for (auto const& each : all) {
+    check<T, true>(each);
+    check<T, false>(each);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("norms and their gradients in CUDA memory are those of sums in double", "[norms]") {
+  SECTION("float") { check_all<float>(); }
+  SECTION("bfloat16") { check_all<bfloat16>(); }
+  SECTION("float16") { check_all<float16>(); }
+  SECTION("double") { check_all<double>(); }
+}
+
+TEST_CASE("views that do not fit a norm are refused", "[norms]") {
+  tensor<float, cuda> const x(shape{12}), y(shape{12}), gain(shape{4}), stats(shape{3}), other(shape{5});
+  auto const said = [](auto&& call) { return sentence_of<assertion_error>(call); };
+  CHECK(said([&] { kernels::layer_norm(other.view(), stats, stats, x, gain, gain, 1e-5); }) ==
+        "trireme::ops::layer_norm: sizes 5 and 12 differ");
+  CHECK(said([&] { kernels::layer_norm(y.view(), stats, stats, x, gain, other, 1e-5); }) ==
+        "trireme::ops::layer_norm: sizes 5 and 4 differ");
+  CHECK(said([&] { kernels::rms_norm_backward(y.view(), other, x, x, stats, gain, false); }) ==
+        "trireme::ops::rms_norm_backward: sizes 5 and 4 differ");
+}

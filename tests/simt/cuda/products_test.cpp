@@ -1,0 +1,378 @@
+// Matrix products of ops::on<cuda> against sums in double. In the stand-in for a GPU cublas_stand_in.cpp multiplies; on
+// a GPU cuBLASLt does.
+#include "trireme/ops/cuda.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "../../catch.hpp"
+#include "../../support/sentence.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/core/tensor.hpp"
+
+using namespace trireme;
+using ops::activation;
+using ops::orientation;
+
+namespace {
+
+using kernels = ops::on<cuda>;
+
+/// Half a unit in the last place of 1.
+template <class T>
+constexpr double unit = std::is_same_v<T, double>     ? 1e-14
+                        : std::is_same_v<T, float>    ? 6e-8
+                        : std::is_same_v<T, bfloat16> ? 1.0 / 256
+                                                      : 1.0 / 2048;
+
+/// A matrix of rows that may be longer than its columns, at an address that may be `shift` elements behind an aligned
+/// one. What is outside of the columns is NaN in the beginning and has to stay so.
+template <class T>
+struct matrix {
+  std::int64_t rows, columns, row, shift;
+  std::vector<double> numbers;  // what it should have, before rounding
+  tensor<T, cuda> all;
+
+  matrix(std::int64_t rows_, std::int64_t columns_, std::uint64_t seed, double scale = 1, std::int64_t row_ = 0,
+         std::int64_t shift_ = 0)
+      : rows(rows_),
+        columns(columns_),
+        row(std::max(row_, columns_)),
+        shift(shift_),
+        numbers(static_cast<std::size_t>(rows_ * columns_)),
+        all(shape{rows * row + shift}) {
+    std::vector<T> made(static_cast<std::size_t>(all.size()), nan());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < columns; ++c) {
+        auto const drawn =
+            static_cast<double>(mix(seed * 1000003 + static_cast<std::uint64_t>(r * columns + c)) % 2001);
+        auto const rounded = static_cast<T>(static_cast<float>(scale * (drawn - 1000) / 1000));
+        made[static_cast<std::size_t>(shift + r * row + c)] = rounded;
+        at(r, c) = static_cast<double>(rounded);
+      }
+    }
+    kernels::upload(all.view(), made);
+  }
+  [[nodiscard]] double& at(std::int64_t r, std::int64_t c) {
+    return numbers[static_cast<std::size_t>(r * columns + c)];
+  }
+  [[nodiscard]] double at(std::int64_t r, std::int64_t c) const {
+    return numbers[static_cast<std::size_t>(r * columns + c)];
+  }
+  [[nodiscard]] tensor_view<T, cuda> view() const { return all.view().flat(shift, rows * row).reshaped({rows, row}); }
+  [[nodiscard]] tensor_view<T const, cuda> read() const { return view(); }
+  [[nodiscard]] tensor_view<T, cuda> line() const { return view().flat(0, rows * row); }
+  [[nodiscard]] std::vector<T> elements() const {
+    std::vector<T> got(static_cast<std::size_t>(all.size()));
+    kernels::download(std::span<T>(got), all);
+    return got;
+  }
+  /// Looks whether the elements are the numbers, each within `units` of its own size and `sizes` (rows, columns).
+  void expect(std::string const& what, double units, std::vector<double> const& sizes) const {
+    auto const got = elements();
+    for (std::int64_t i = 0; i < all.size(); ++i) {
+      auto const r = (i - shift) / row, c = (i - shift) % row;
+      auto const value = static_cast<double>(got[static_cast<std::size_t>(i)]);
+      if (i < shift || c >= columns) {
+        if (!std::isnan(value)) FAIL(what << ": element " << i << " beside the matrix was written: " << value);
+        continue;
+      }
+      auto const want = at(r, c);
+      auto const size = sizes.empty() ? 1.0 : sizes[static_cast<std::size_t>(r * columns + c)];
+      if (!(std::abs(value - want) <= units * unit<T> * (std::abs(want) + size)))
+        FAIL(what << " in " << name_of(dtype_of<T>) << ": (" << r << ", " << c << ") of (" << rows << ", " << columns
+                  << ") is " << value << " instead of " << want);
+    }
+  }
+
+ private:
+  static T nan() { return static_cast<T>(std::numeric_limits<float>::quiet_NaN()); }
+};
+
+double activated(activation act, double x) {
+  switch (act) {
+    case activation::gelu:
+      return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    case activation::tanh:
+      return std::tanh(x);
+    case activation::relu:
+      return x > 0 ? x : 0;
+    case activation::silu:
+      return x / (1 + std::exp(-x));
+    case activation::gelu_erf:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    default:
+      return x;
+  }
+}
+double slope(activation act, double x) {
+  if (act == activation::relu) return x > 0 ? 1 : 0;
+  return (activated(act, x + 1e-5) - activated(act, x - 1e-5)) / 2e-5;
+}
+
+template <class F>
+void for_types(F&& f) {
+  f(float{});
+  f(bfloat16{});
+  f(float16{});
+  f(double{});
+}
+struct sizes {
+  std::int64_t m, k, n;
+  std::int64_t longer = 0;  // columns of y and dy behind the N-th
+  std::int64_t shift = 0;
+};
+std::vector<sizes> const shapes = {
+    {1, 1, 1},         {5, 7, 3},        {33, 16, 24},         {8, 64, 40, 8},      {9, 24, 13, 3},
+    {16, 8, 16, 0, 1}, {3, 5, 9, 6, 3},
+#ifdef TRIREME_TEST_ON_GPU
+    {300, 768, 2304},  {257, 3072, 768}, {130, 64, 50257, 47}, {1, 768, 50257, 47}, {1000, 96, 96, 0, 8},
+#endif
+};
+/// Float sums of k products, with an operand of 16 bits rounded now and then.
+template <class T>
+double units_of(std::int64_t k) {
+  return 4 + (sizeof(T) >= 4 ? std::sqrt(static_cast<double>(k)) : 0);
+}
+
+}  // namespace
+
+TEST_CASE("linear adds bias, activation and residual", "[products]") {
+  for_types([]<class T>(T) {
+    for (auto const& s : shapes) {
+      for (auto const way : {orientation::in_out, orientation::out_in}) {
+        bool const in_out = way == orientation::in_out;
+        matrix<T> const x(s.m, s.k, 1, 1, 0, s.shift), bias(1, s.n, 3, 1, 0, s.shift);
+        matrix<T> const w(in_out ? s.k : s.n, in_out ? s.n : s.k, 2, 2 / std::sqrt(static_cast<double>(s.k)));
+        ops::weights<T, cuda> weight(w.read(), way);
+        REQUIRE(weight.inputs() == s.k);
+        REQUIRE(weight.outputs() == s.n);
+        std::vector<double> product(static_cast<std::size_t>(s.m * s.n)), size(product.size());
+        for (std::int64_t r = 0; r < s.m; ++r) {
+          for (std::int64_t i = 0; i < s.k; ++i) {
+            for (std::int64_t c = 0; c < s.n; ++c) {
+              auto const term = x.at(r, i) * (in_out ? w.at(i, c) : w.at(c, i));
+              product[static_cast<std::size_t>(r * s.n + c)] += term;
+              size[static_cast<std::size_t>(r * s.n + c)] += std::abs(term);
+            }
+          }
+        }
+        for (auto& each : size) each = 2 + std::min(each, 4 + each / std::sqrt(static_cast<double>(s.k)));
+        auto const try_one = [&](activation act, bool has_bias, bool keeps, bool adds, bool in_place) {
+          matrix<T> y(s.m, s.n, 5, 1, s.n + s.longer, s.shift), before(s.m, s.n, 5, 1, s.n + s.longer, s.shift);
+          matrix<T> residual(s.m, s.n, 6, 1, s.n + s.longer, s.shift);
+          if (in_place) residual.numbers = y.numbers;
+          for (std::int64_t r = 0; r < s.m; ++r) {
+            for (std::int64_t c = 0; c < s.n; ++c) {
+              auto const z = product[static_cast<std::size_t>(r * s.n + c)] + (has_bias ? bias.at(0, c) : 0);
+              y.at(r, c) = activated(act, z) + (adds ? residual.at(r, c) : 0);
+              if (keeps) before.at(r, c) = z;
+            }
+          }
+          ops::linear_epilogue<T, cuda> epilogue;
+          epilogue.act = act;
+          if (has_bias) epilogue.bias = bias.line();
+          if (keeps) epilogue.before_activation = before.view();
+          if (adds) epilogue.residual = in_place ? y.read() : residual.read();
+          kernels::linear(y.view(), x.read(), weight, epilogue);
+          auto const what = text("linear with act ", static_cast<int>(act), has_bias ? ", bias" : "",
+                                 keeps ? ", kept argument" : "", adds ? ", residual" : "", in_place ? " in place" : "");
+          y.expect(what, units_of<T>(s.k), size);
+          before.expect(what + ": the argument", units_of<T>(s.k), size);
+        };
+        bool const all = s.m * s.n * s.k < 100000;
+        for (auto const act : {activation::none, activation::gelu, activation::silu}) {
+          try_one(act, true, act != activation::none, false, false);
+          try_one(act, false, false, false, false);
+          try_one(act, true, false, true, false);
+          if (!all) continue;
+          try_one(act, true, true, true, true);
+          try_one(act, true, false, true, true);
+          try_one(act, false, true, false, false);
+          try_one(act, false, true, true, false);
+          try_one(act, false, false, true, true);
+          try_one(act, true, false, false, false);
+        }
+        if (!all) continue;
+        for (auto const act : {activation::tanh, activation::relu, activation::gelu_erf})
+          try_one(act, true, true, false, false);
+      }
+    }
+  });
+}
+
+TEST_CASE("GELU of 16-bit products is the one with tanh", "[products]") {
+  auto const look = []<class T>(T) {
+    std::int64_t const n = 64;
+    matrix<T> x(n, n, 1), w(n, n, 2), y(n, n, 3), before(n, n, 4), dx(n, n, 5), dy(n, n, 6);
+    std::vector<T> at(static_cast<std::size_t>(n * n), T(-3.0F)), one(at.size(), T(0.0F));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) one[i * static_cast<std::size_t>(n) + i] = T(1.0F);
+    kernels::upload(x.all.view(), at);
+    kernels::upload(w.all.view(), one);
+    kernels::upload(dy.all.view(), std::vector<T>(at.size(), T(1.0F)));
+    ops::weights<T, cuda> weight(w.read(), orientation::in_out);
+    kernels::linear(y.view(), x.read(), weight, {.act = activation::gelu, .before_activation = before.view()});
+    kernels::linear_backward_input(dx.view(), dy.read(), weight,
+                                   {.act = activation::gelu, .before_activation = before.read()});
+    // With erf they are -0.00405 and -0.0119.
+    for (auto const each : y.elements()) REQUIRE(static_cast<double>(each) == Approx(-0.003637).epsilon(0.03));
+    for (auto const each : dx.elements()) REQUIRE(static_cast<double>(each) == Approx(-0.01158).epsilon(0.015));
+    for (auto const each : before.elements()) REQUIRE(static_cast<double>(each) == Approx(-3));
+  };
+  look(bfloat16{});
+  look(float16{});
+}
+
+TEST_CASE("linear_backward_input multiplies by the derivative and adds", "[products]") {
+  for_types([]<class T>(T) {
+    for (auto const& s : shapes) {
+      for (auto const way : {orientation::in_out, orientation::out_in}) {
+        bool const in_out = way == orientation::in_out;
+        matrix<T> const dy(s.m, s.n, 1, 1, s.n + s.longer, s.shift);
+        matrix<T> const w(in_out ? s.k : s.n, in_out ? s.n : s.k, 2, 2 / std::sqrt(static_cast<double>(s.n)));
+        ops::weights<T, cuda> weight(w.read(), way);
+        std::vector<double> product(static_cast<std::size_t>(s.m * s.k));
+        for (std::int64_t r = 0; r < s.m; ++r)
+          for (std::int64_t i = 0; i < s.k; ++i)
+            for (std::int64_t c = 0; c < s.n; ++c)
+              product[static_cast<std::size_t>(r * s.k + i)] += dy.at(r, c) * (in_out ? w.at(i, c) : w.at(c, i));
+        std::vector<double> const size(product.size(), 4);
+        auto const try_one = [&](activation act, bool slopes, bool accumulates, bool in_place) {
+          matrix<T> dx(s.m, s.k, 5, 1, 0, s.shift);
+          matrix<T> const before(s.m, s.k, in_place ? 5 : 6, 1, 0, s.shift);
+          for (std::int64_t r = 0; r < s.m; ++r) {
+            for (std::int64_t i = 0; i < s.k; ++i) {
+              auto const z = product[static_cast<std::size_t>(r * s.k + i)];
+              dx.at(r, i) = (accumulates ? dx.at(r, i) : 0) + z * (slopes ? slope(act, before.at(r, i)) : 1);
+            }
+          }
+          ops::input_epilogue<T, cuda> epilogue;
+          epilogue.act = act;
+          epilogue.accumulate = accumulates;
+          if (slopes) epilogue.before_activation = in_place ? dx.read() : before.read();
+          kernels::linear_backward_input(dx.view(), dy.read(), weight, epilogue);
+          // Finite differences have about eleven digits.
+          auto const units = units_of<T>(s.n) + (slopes && std::is_same_v<T, double> ? 1e4 : 0);
+          dx.expect(text("linear_backward_input with act ", static_cast<int>(act), slopes ? ", derivative" : "",
+                         accumulates ? ", added" : "", in_place ? ", in place" : ""),
+                    units, size);
+        };
+        try_one(activation::none, false, false, false);
+        try_one(activation::none, false, true, false);
+        try_one(activation::gelu, true, false, false);
+        if (s.m * s.n * s.k >= 100000) continue;
+        for (auto const act : {activation::gelu, activation::silu, activation::tanh, activation::none}) {
+          try_one(act, true, false, false);
+          try_one(act, true, true, false);
+          try_one(act, true, false, true);
+          try_one(act, true, true, true);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("linear_backward_weight adds to the gradients", "[products]") {
+  auto const look = []<class T, class G>(T, G) {
+    for (auto const& s : shapes) {
+      for (auto const way : {orientation::in_out, orientation::out_in}) {
+        bool const in_out = way == orientation::in_out;
+        matrix<T> const x(s.m, s.k, 1, 1, 0, s.shift), dy(s.m, s.n, 2, 1, s.n + s.longer, s.shift);
+        matrix<G> dw(in_out ? s.k : s.n, in_out ? s.n : s.k, 3), db(1, s.n, 4, 1, 0, s.shift);
+        for (std::int64_t r = 0; r < s.m; ++r) {
+          for (std::int64_t c = 0; c < s.n; ++c) {
+            db.at(0, c) += dy.at(r, c);
+            for (std::int64_t i = 0; i < s.k; ++i) (in_out ? dw.at(i, c) : dw.at(c, i)) += x.at(r, i) * dy.at(r, c);
+          }
+        }
+        kernels::linear_backward_weight(dw.view(), db.line(), x.read(), dy.read(), way);
+        auto const size = 2 + std::sqrt(static_cast<double>(s.m));
+        dw.expect("dw", units_of<G>(s.m), std::vector<double>(dw.numbers.size(), size));
+        db.expect("db", units_of<G>(s.m), std::vector<double>(db.numbers.size(), size));
+        auto const first = db.elements();
+        kernels::linear_backward_weight(dw.view(), {}, x.read(), dy.read(), way);
+        auto const after = db.elements();
+        CHECK(std::memcmp(first.data(), after.data(), first.size() * sizeof(G)) == 0);
+      }
+    }
+  };
+  look(float{}, float{});
+  look(bfloat16{}, float{});
+  look(float16{}, float{});
+  look(bfloat16{}, bfloat16{});
+  look(float16{}, float16{});
+  look(double{}, double{});
+}
+
+TEST_CASE("sums of columns of many rows have one order", "[products]") {
+  auto const look = []<class T>(T, std::int64_t m, std::int64_t n, std::int64_t row) {
+    using G = ops::accumulate_t<T>;
+    matrix<T> const x(m, 1, 1), dy(m, n, 2, 1, row);
+    matrix<G> dw(1, n, 3), db(1, n, 4), again(1, n, 4);
+    for (std::int64_t r = 0; r < m; ++r)
+      for (std::int64_t c = 0; c < n; ++c) db.at(0, c) += dy.at(r, c);
+    kernels::linear_backward_weight(dw.view(), db.line(), x.read(), dy.read(), orientation::in_out);
+    kernels::linear_backward_weight(dw.view(), again.line(), x.read(), dy.read(), orientation::in_out);
+    db.expect("db", 4, std::vector<double>(static_cast<std::size_t>(n), 4 * std::sqrt(static_cast<double>(m))));
+    CHECK(std::memcmp(db.elements().data(), again.elements().data(), static_cast<std::size_t>(n) * sizeof(G)) == 0);
+  };
+  for_types([&]<class T>(T type) {
+    look(type, 1000, 40, 40);
+    look(type, 300, 300, 304);
+    look(type, 70, 257, 261);
+#ifdef TRIREME_TEST_ON_GPU
+    look(type, 65536, 768, 768);
+    look(type, 20001, 2304, 2304);
+    look(type, 1024, 50257, 50304);
+#endif
+  });
+}
+
+TEST_CASE("a result that is an operand of its epilogue is formed in pieces", "[products]") {
+  std::int64_t const m = 4200, n = 4096, k = 2;  // more than 64 MiB of sums
+  matrix<float> const x(m, k, 1), w(k, n, 2);
+  matrix<float> y(m, n, 3);
+  for (std::int64_t r = 0; r < m; ++r)
+    for (std::int64_t c = 0; c < n; ++c)
+      y.at(r, c) += activated(activation::relu, x.at(r, 0) * w.at(0, c) + x.at(r, 1) * w.at(1, c));
+  ops::weights<float, cuda> weight(w.read(), orientation::in_out);
+  kernels::linear(y.view(), x.read(), weight, {.act = activation::relu, .residual = y.read()});
+  y.expect("linear", 8, {});
+}
+
+TEST_CASE("products of no rows do nothing, and views that do not fit are refused", "[products]") {
+  matrix<float> const w(4, 6, 1), x(5, 4, 2), bias(1, 7, 3);
+  matrix<float> y(5, 6, 4), dw(4, 6, 5);
+  ops::weights<float, cuda> weight(w.read(), orientation::in_out);
+  CHECK(weight.packed_bytes() == 0);
+  CHECK(weight.view().address() == w.view().address());
+  CHECK(weight.way() == orientation::in_out);
+  weight.refresh(3);
+  tensor_view<float, cuda> const nothing;
+  kernels::linear(nothing, nothing, weight);
+  kernels::linear_backward_input(nothing, nothing, weight);
+  kernels::linear_backward_weight(dw.view(), {}, tensor_view<float const, cuda>(nothing), nothing, orientation::in_out);
+  dw.expect("dw", 1, {});
+
+  auto const said = [](auto&& call) { return sentence_of<config_error>(call); };
+  CHECK(said([&] { kernels::linear(y.line().flat(0, 29), x.read(), weight); }) ==
+        "trireme::ops::linear: y has 29 elements, expected 30");
+  CHECK(said([&] { kernels::linear(y.line().flat(0, 25), x.read(), weight); }) ==
+        "trireme::ops::linear: y has 25 elements, expected 30");
+  CHECK(said([&] { kernels::linear(y.view(), x.line().flat(0, 19), weight); }) ==
+        "trireme::ops::linear: the left operand has 19 elements, expected 16");
+  CHECK(said([&] { kernels::linear(y.view(), x.read(), weight, {bias.line()}); }) ==
+        "trireme::ops::linear: bias has 7 elements, expected 6");
+  CHECK(said([&] { kernels::linear_backward_input(x.view(), y.line().flat(0, 29), weight); }) ==
+        "trireme::ops::linear_backward_input: the left operand has 29 elements, expected 30");
+  CHECK(said([&] {
+          kernels::linear_backward_weight(dw.view(), bias.line(), x.read(), y.read(), orientation::in_out);
+        }) == "trireme::ops::linear_backward_weight: db has 7 elements, expected 6");
+}
