@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "trireme/ops/cuda/formulas.cuh"
+#include "trireme/ops/types.hpp"
 
 // Heads in the order that attention needs, rotated by their positions, and their norms: the host's formulas. A block
 // takes one row after the other.

@@ -347,7 +347,7 @@ int adamw_together(handle stream, dtype value_type, dtype gradient_type, dtype o
 int step_against_sign(handle stream, dtype of, void* value, dtype of_measured, void const* measured, std::int64_t n,
                       double by) {
   auto const launch = [&]<class M>(M) {
-    return for_floats(of_measured, [&]<class G>(G) {
+    return device::for_floats(of_measured, [&]<class G>(G) {
       device::stepping_against_sign<M, G> const work{as<M>(value), as<G>(measured), by};
       return device::launch_elements("step_against_sign", work, {}, n, stream);
     });
