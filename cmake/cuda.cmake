@@ -37,16 +37,42 @@ macro(trireme_find_cuda include)
                        "#include <cuda_runtime.h>\n__global__ void kernel() {}")
   endif()
   if(trireme_has_cuda)
-    set(trireme_kernels ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda_kernels.o)
-    add_custom_command(OUTPUT ${trireme_kernels} VERBATIM COMMENT "Compiling CUDA kernels"
-      DEPFILE ${trireme_kernels}.d
-      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 --expt-relaxed-constexpr -fmad=false ${TRIREME_CUDA_FLAGS}
-              -Xcompiler -fPIC -Werror all-warnings -I${include} -MD -MF ${trireme_kernels}.d
-              -c ${include}/trireme/cuda.cu -o ${trireme_kernels}
-      DEPENDS ${include}/trireme/cuda.cu)
-    add_library(trireme_cuda_kernels STATIC EXCLUDE_FROM_ALL ${trireme_kernels})
-    set_target_properties(trireme_cuda_kernels PROPERTIES LINKER_LANGUAGE CXX)
+    # Each file is an object of its own, so that they are compiled beside each other, and a program that computes
+    # nothing on a GPU links no more than the kernels of its communicator.
+    file(GLOB trireme_kernel_sources ${include}/trireme/comm/cuda_kernels.cu ${include}/trireme/ops/cuda/*.cu)
+    if(NOT TARGET CUDA::cublasLt)
+      message(STATUS "trireme: no cuBLASLt, so trireme::cuda has no matrix products")
+      list(FILTER trireme_kernel_sources EXCLUDE REGEX "/cublas\\.cu$")
+    endif()
+    set(trireme_kernels)
+    foreach(source IN LISTS trireme_kernel_sources)
+      cmake_path(GET source STEM name)
+      set(object ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda/${name}.o)
+      add_custom_command(OUTPUT ${object} VERBATIM COMMENT "Compiling CUDA kernels: ${name}.cu" DEPFILE ${object}.d
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda
+        COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 --expt-relaxed-constexpr -fmad=false ${TRIREME_CUDA_FLAGS}
+                -Xcompiler -fPIC -Werror all-warnings -I${include} -MD -MF ${object}.d -c ${source} -o ${object}
+        DEPENDS ${source})
+      list(APPEND trireme_kernels ${object})
+    endforeach()
+    # Attention by cuDNN, opened at run time: without the headers of cuDNN and its frontend it takes nothing.
+    find_path(TRIREME_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    find_path(TRIREME_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h)
+    mark_as_advanced(TRIREME_CUDNN_INCLUDE TRIREME_CUDNN_FRONTEND_INCLUDE)
+    add_library(trireme_cuda_kernels STATIC EXCLUDE_FROM_ALL ${trireme_kernels} ${include}/trireme/ops/cuda/cudnn.cpp)
+    target_compile_features(trireme_cuda_kernels PRIVATE cxx_std_20)
+    target_include_directories(trireme_cuda_kernels PRIVATE ${include})
+    target_include_directories(trireme_cuda_kernels SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    if(TRIREME_CUDNN_INCLUDE AND TRIREME_CUDNN_FRONTEND_INCLUDE)
+      target_include_directories(trireme_cuda_kernels SYSTEM PRIVATE
+        ${TRIREME_CUDNN_INCLUDE} ${TRIREME_CUDNN_FRONTEND_INCLUDE})
+    endif()
+    target_link_libraries(trireme_cuda_kernels PUBLIC CUDA::cudart ${CMAKE_DL_LIBS})
+    set_target_properties(trireme_cuda_kernels PROPERTIES LINKER_LANGUAGE CXX POSITION_INDEPENDENT_CODE ON)
     set_source_files_properties(${trireme_kernels} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+    if(TARGET CUDA::cublasLt)
+      target_link_libraries(trireme_cuda_kernels PUBLIC CUDA::cublasLt)
+    endif()
     # Imported, so that a package names it and its consumer makes its own.
     add_library(trireme::cuda_kernels INTERFACE IMPORTED GLOBAL)
     target_link_libraries(trireme::cuda_kernels INTERFACE trireme_cuda_kernels)

@@ -31,12 +31,10 @@ if(TARGET trireme::cuda)
     trireme_add_test(comm.nccl_stand_in TIMEOUT 300 LABELS comm PROPERTIES PROCESSORS 4
                      COMMAND $<TARGET_FILE:comm.nccl_stand_in>)
     # ops::on<cuda> and trainings with it: the same stand-in, whose streams run the kernels' source in the stand-in for
-    # a GPU's threads. Each *_test.cpp is a test.
-    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*.cpp)
-    add_executable(simt.cuda ${sources} ${CMAKE_CURRENT_SOURCE_DIR}/comm/stand_in/cuda_and_nccl.cpp)
-    target_include_directories(simt.cuda SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(simt.cuda PRIVATE ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
-    list(FILTER sources INCLUDE REGEX "_test\\.cpp$")
+    # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*_test.cpp)
+    add_executable(simt.cuda ${sources} ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/network_kernels.cpp)
+    target_link_libraries(simt.cuda PRIVATE trireme_simulated_cuda ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
     foreach(source IN LISTS sources)
       cmake_path(GET source STEM name)
       string(REGEX REPLACE "_test$" "" name ${name})

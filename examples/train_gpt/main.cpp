@@ -21,6 +21,7 @@
 
 #include "asked.hpp"
 #include "deadline_options.hpp"
+#include "device.hpp"
 #include "generate.hpp"
 #include "heartbeat.hpp"
 #include "late_calls.hpp"
@@ -75,7 +76,7 @@ struct plan {
   std::int64_t context;  // tokens of a sequence
   optimizer_choice optimizer;
   preset policies;
-  std::string parallel, precision, compression;
+  std::string parallel, precision, compression, device;
   std::string saved_options;
 
   plan(options const& given, language_model described)
@@ -110,8 +111,13 @@ struct plan {
         parallel(given.text("parallel")),
         precision(given.text("precision")),
         compression(given.text("compression")),
+        device(given.text("device")),
         saved_options(given.to_json()) {
     static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16"}));
+    static_cast<void>(given.choice("device", {"cpu", "cuda", "simt"}));
+    if (on_device() && precision == "fp16")
+      throw config_error(trireme::text("--precision fp16 is not offered with --device ", device, "; take bf16"));
+    if (on_device()) expect_device(device);
     model.validate();
     if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
     if (text.empty() && !has_shards()) throw config_error("--text names no file; scripts/train gives one");
@@ -134,6 +140,8 @@ struct plan {
     }
   }
 
+  /// Whether it trains in the memory of a device.
+  [[nodiscard]] bool on_device() const noexcept { return device != "cpu"; }
   [[nodiscard]] bool has_shards() const noexcept { return !shards.files.patterns.empty(); }
   static trireme::data::token_shards shards_of(options const& given) {
     using trireme::data::shard_kind;
@@ -232,7 +240,8 @@ class run {
         words_(tokens),
         held_out_(text.held_out(most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
-        trainer_((what.precision == "fp32"   ? make_fp32
+        trainer_((what.on_device()           ? (what.precision == "fp32" ? make_fp32_on_device : make_bf16_on_device)
+                  : what.precision == "fp32" ? make_fp32
                   : what.precision == "bf16" ? make_bf16
                                              : make_fp16)(what.policies, what.model, what.optimizer, world)),
         held_out_loss_(what.model),
@@ -679,7 +688,8 @@ int train(options& given) {
     given.take_rest_from(files.at("options.json"));
     if (files.exists("text.json")) text_before = text_record::read(files.at("text.json"));
   }
-  if (given.text("ranks").empty() && !given.was_given("ranks")) given.decide("ranks", std::to_string(usable_cores()));
+  if (given.text("ranks").empty() && !given.was_given("ranks")) 
+    given.decide("ranks", std::to_string(given.text("device") == "cpu" ? usable_cores() : 1));
   if (given.text("rate").empty() && !given.was_given("rate"))
     given.decide("rate", optimizer_choice::usual_rate(method_of(given)));
   auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));

@@ -31,16 +31,19 @@ struct preset {
 
 /// The only place where a run-time choice selects a type. All meshes with the same data-like axis share a type, and so
 /// do all lossy compressors.
-template <class Precision>
+template <class Precision, class Space = trireme::host>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, language_model const& model,
                                                                 optimizer_choice const& optimizer,
                                                                 trireme::comm::any_world& world) {
   using namespace trireme;
   using axis = parallel_choice::splits_samples;
   auto const& split = chosen.parallel;
-  auto const updates = optimizer.any<environment<Precision>>();
+  auto const updates = optimizer.any<environment<Precision, Space>>();
   auto const make = [&](auto const& policy, auto const& compression) -> std::unique_ptr<any_trainer> {
-    return make_any_trainer(model, updates, world, policy, Precision{}, compression);
+    if constexpr (std::is_same_v<Space, host>)
+      return make_any_trainer(model, updates, world, policy, Precision{}, compression);
+    else
+      return make_any_trainer_in<Space>(world, model, updates, policy, Precision{}, compression);
   };
   auto const lossless = [&]<class Axis>(std::type_identity<Axis>) {
     return make(split.mesh<Axis>(), compression::none{});

@@ -3,8 +3,21 @@
 // Link the object, -lcublasLt and -lcudart to a program that includes trireme/comm/cuda.hpp or trireme/ops/cuda.hpp; the
 // CMake target trireme::cuda does both.
 #include "trireme/comm/cuda_kernels.cu"
+#include "trireme/ops/cuda/attention.cu"
 #include "trireme/ops/cuda/kernels.cu"
 #include "trireme/ops/cuda/products.cu"
 #ifndef TRIREME_SIMT  // whose tests have an answer of their own
 #include "trireme/ops/cuda/cublas.cu"
 #endif
+#include "trireme/ops/cuda/batch_norm.cu"
+#include "trireme/ops/cuda/images.cu"
+#include "trireme/ops/cuda/latent_heads.cu"
+#include "trireme/ops/cuda/codes.cu"
+#include "trireme/ops/cuda/low_rank.cu"
+#include "trireme/ops/cuda/selection.cu"
+#include "trireme/ops/cuda/embedding.cu"
+#include "trireme/ops/cuda/norms.cu"
+#include "trireme/ops/cuda/heads.cu"
+#include "trireme/ops/cuda/losses.cu"
+#include "trireme/ops/cuda/routing.cu"
+#include "trireme/ops/cuda/whole_tensors.cu"

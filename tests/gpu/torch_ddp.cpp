@@ -92,7 +92,7 @@ void expect_all(gpu::cases& cases, World& world, std::string const& on) {
     torch::nn::Linear net(4096, 512);
     net->to(at::kCUDA);
     auto ddp = interop::data_parallel(net, world);
-    auto const x = torch::full({2048, 4096}, rank + 1, at::kCUDA);
+    auto const x = torch::full({2048, 4096}, static_cast<double>(rank + 1), at::kCUDA);
     for (int round = 0; round < 10; ++round) {
       net->zero_grad();
       (ddp->forward(x).sum() * static_cast<double>(round + 1)).backward();

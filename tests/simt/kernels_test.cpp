@@ -163,8 +163,9 @@ TEST_CASE("dropout drops the host's numbers, also in a part of a sample") {
         auto y = numbers<T>(n, 10, false), z = y;
         std::int64_t const sample[] = {123456789012LL};
         dropout_site const site{0.3, {42, 7}, 5, sample, first, first + static_cast<std::int64_t>(n)};
-        REQUIRE(kernels::dropout(none, dtype_of<T>, y.data(), static_cast<std::int64_t>(n), first, site.probability,
-                                 site.key, site.site, static_cast<std::uint64_t>(sample[0])) == 0);
+        kernels::dropout_call const call{dtype_of<T>, site.probability, site.key, site.site, sample, 1};
+        auto const count = static_cast<std::int64_t>(n);
+        REQUIRE(kernels::dropout(none, call, y.data(), first, count, site.whole) == 0);
         ops::host_elementwise::dropout(on(z), site);
         compare("dropout", part(y, 0), part(z, 0));
       }

@@ -28,7 +28,12 @@ TEST_CASE("reductions do not depend on the width of a warp") {
     }
     auto* const state = reinterpret_cast<unsigned long long*>(got.state().data());
     float const* const from = x.data();
-    REQUIRE(run("sum_of_squares", &sum_squares<float>, 2, block_threads, nullptr, from, n, state) == 0);
+    squared_tensors<float> all;
+    all.x[0] = from;
+    all.n[0] = n;
+    all.end[0] = (n + 1023) / 1024;
+    all.count = 1;
+    REQUIRE(run("sum_of_squares", &sum_squares<float>, 2, block_threads, nullptr, all, state) == 0);
     CHECK(got == want);
     std::vector<std::uint32_t> bits;
     for (auto const each : x) bits.push_back(std::bit_cast<std::uint32_t>(each));

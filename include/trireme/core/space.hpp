@@ -35,6 +35,12 @@ inline constexpr bool without_elements = requires {
   requires Space::without_elements;
 };
 
+/// Returns when all work that the calling thread has queued in a space is done.
+template <class Space>
+void finish_queued_work() {
+  if constexpr (requires { Space::finish(); }) Space::finish();
+}
+
 /// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
 /// saves 6 % of a whole training step.
 struct host {

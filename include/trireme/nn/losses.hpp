@@ -200,6 +200,12 @@ class loss_node : public node<Env> {
 
   /// Whether of() takes rows of which only some of the outputs lie here.
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
+  /// Whether of() takes rows that are longer than the outputs, so that each begins at an aligned address
+  /// (ops::row_of_logits). The numbers after the outputs have no meaning, and no gradient.
+  [[nodiscard]] virtual bool takes_longer_rows() const noexcept { return false; }
+
+  /// Numbers of a row that have a meaning.
+  [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
 
   /// The weight of one row in the loss that backward differentiates. `rows` lie here, of all samples together.
   [[nodiscard]] double weight_of_row(pass<Env> const& pass, std::int64_t rows) const {
@@ -264,6 +270,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
                             "; smoothing lies in [0, 1], and z is not negative"));
   }
   [[nodiscard]] bool takes_parts() const noexcept override { return true; }
+  [[nodiscard]] bool takes_longer_rows() const noexcept override { return !of_first_; }
   [[nodiscard]] bool takes_first() const noexcept override { return of_first_; }
   [[nodiscard]] bool is_of_targets() const noexcept override { return true; }
   [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
@@ -326,8 +333,14 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
                    ops::table_range part) {
     auto const targets = targets_of(pass, first, n);
-    if (pass.group.size() == 1 || part.whole == 0)
-      return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
+    if (pass.group.size() == 1 || part.whole == 0) {
+      if constexpr (ops::has_longer_rows_of_logits<space>) {
+        auto const words = of_first_ ? logits.extent(1) : this->outputs();
+        return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_, words);
+      } else {
+        return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
+      }
+    }
     if constexpr (ops::parts_kernels<space, Env>)
       return of_parts(pass, logits, targets, weight, part);
     else
@@ -438,7 +451,9 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     view dx;
     if (pass.backward_follows()) dx = pass.take(x.v.extents());
     auto const here = pass.scratch.mark();
-    auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), words_here()});
+    auto const longer = pass.group.size() == 1 && loss_->takes_longer_rows();
+    auto const row = longer ? ops::row_of_logits<space>(words_here()) : words_here();
+    auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), row});
     for (std::int64_t first = 0; first < rows; first += chunk()) {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);

@@ -274,6 +274,11 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
     all_same("sgd", value.size(), outputs);
   }
 
+  template <class M, class G>
+  static void step_against_sign(view<M> value, view<G> measured, double) {
+    same("step_against_sign", value.size(), measured.size());
+  }
+
   // reductions
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,

@@ -31,6 +31,21 @@ template <class Space>
     return std::clamp<std::int64_t>((std::int64_t{1} << 20) / words / 64 * 64, 256, 4096);
 }
 
+/// Whether products and losses of a space take rows of logits that are longer than the number of words: its products
+/// then begin each row at an aligned address, which `ops::on<Space>::row_of_logits(words)` asks for.
+template <class Space>
+concept has_longer_rows_of_logits = requires(std::int64_t words) {
+  on<Space>::row_of_logits(words);
+};
+/// The numbers from one row of such logits to the next one.
+template <class Space>
+[[nodiscard]] constexpr std::int64_t row_of_logits(std::int64_t words) noexcept {
+  if constexpr (has_longer_rows_of_logits<Space>)
+    return on<Space>::row_of_logits(words);
+  else
+    return words;
+}
+
 /// A weight matrix for products: the view, its orientation, and copies packed for the kernels.
 template <class T, class Space>
 class weights;
@@ -251,5 +266,11 @@ struct sgd_numbers {
   bool nesterov = false;
   double weight_decay = 0;  ///< g += decay * value
 };
+
+/// value - by * (-1, 0 or 1: the sign of `measured`), of double and of float.
+template <class M, class G>
+[[nodiscard]] constexpr M stepped_against_sign(M value, G measured, double by) noexcept {
+  return value - static_cast<M>(by) * static_cast<M>((measured > 0) - (measured < 0));
+}
 
 }  // namespace trireme::ops

@@ -15,6 +15,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/ops/update_batch.hpp"
 #include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/partition.hpp"
 
@@ -77,6 +78,7 @@ class optimizer_state {
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
+    ops::update_batch<space> batch;
     for (auto const& each : exchange.segments()) {
       update_segment<Env> segment = each;
       if (segment.info->running > 0) {
@@ -96,6 +98,7 @@ class optimizer_state {
       segment.moments = views_;
       if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
     }
+    batch.finish();
   }
 
   /// Visits the moments of a piece that this rank updates; see contract/state.hpp.
@@ -195,15 +198,10 @@ class optimizer_state {
     using kernels = ops::on<space>;
     auto const value = segment.value;
     double const by = segment.info->running;
-    if constexpr (requires {
-                    kernels::scale(value, 0.0);
-                    kernels::each(value, value, [](auto x) { return x; });
-                  }) {
+    using measured = tensor_view<typename Env::gradient const, space>;
+    if constexpr (requires(measured sum) { kernels::step_against_sign(value, sum, by); }) {
       if (segment.info->by_sign) {
-        auto const against = [by](auto x, auto measured) {
-          return x - static_cast<decltype(x)>(by) * static_cast<decltype(x)>((measured > 0) - (measured < 0));
-        };
-        kernels::each(value, value, sum_of_terms(segment), against);
+        kernels::step_against_sign(value, sum_of_terms(segment), by);
         scratch_.reset();
       } else {
         kernels::scale(value, 1 - by);
@@ -213,7 +211,7 @@ class optimizer_state {
       for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(text("trireme::optimizer_state: \"", segment.info->name,
-                              "\" is a running mean that a layer measures, which needs ops::on<Space>::scale(); "
+                              "\" is measured by a layer, which needs ops::on<Space>::step_against_sign(); "
                               "this memory space has none"));
     }
   }

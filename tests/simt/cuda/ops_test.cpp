@@ -17,7 +17,6 @@
 #include "trireme/ops/host/reductions.hpp"
 #include "trireme/ops/host/target.hpp"
 #include "trireme/ops/host/updates.hpp"
-#include "trireme/ops/sets/codec.hpp"
 #include "trireme/ops/sets/dense.hpp"
 #include "trireme/ops/sets/exchange.hpp"
 #include "trireme/ops/sets/update.hpp"
@@ -35,12 +34,11 @@ constexpr bool has_what_a_plain_model_needs =
     ops::exchange_kernels<cuda, environment<Precision, cuda>>&& ops::update_kernels<cuda, environment<Precision, cuda>>;
 static_assert(has_what_a_plain_model_needs<precision::fp32> && has_what_a_plain_model_needs<precision::fp64> &&
               has_what_a_plain_model_needs<precision::bf16> && has_what_a_plain_model_needs<precision::fp16>);
-// Sets of which some kernel is missing are not accepted.
+/// All sets that models and compressors need.
 template <class Precision>
-constexpr bool has_more = ops::dense_kernels<cuda, environment<Precision, cuda>> ||
-                          ops::selection_kernels<cuda, environment<Precision, cuda>> ||
-                          ops::low_rank_kernels<cuda, environment<Precision, cuda>>;
-static_assert(!has_more<precision::fp32> && !has_more<precision::fp64> && !has_more<precision::bf16>);
+constexpr bool has_more = ops::dense_kernels<cuda, environment<Precision, cuda>>;
+static_assert(has_more<precision::fp32> && has_more<precision::fp64> && has_more<precision::bf16> &&
+              has_more<precision::fp16>);
 
 template <class T>
 std::vector<T> numbers(std::int64_t n, float first) {

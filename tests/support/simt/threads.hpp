@@ -287,6 +287,24 @@ class device {
     return theirs;
   }
 
+  /// all[lane] = what each lane of the warp shows: one operation of two waits, for any type.
+  template <class T>
+  void gather(T const& mine, T (&all)[warp_width], place const& where) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    unobserved const own;
+    auto& me = self();
+    auto const turn = me.operations++ & 1U;
+    T const* const address = &mine;
+    std::memcpy(&me.given[turn], &address, sizeof address);
+    wait(state::among_lanes, where, all_lanes);
+    for (int lane = 0; lane < warp_width; ++lane) {
+      T const* theirs = nullptr;
+      std::memcpy(&theirs, &first_of_warp(me)[lane].given[turn], sizeof theirs);
+      std::memcpy(&all[lane], theirs, sizeof(T));
+    }
+    wait(state::among_lanes, where, all_lanes);  // until all have read
+  }
+
   /// The lanes of the mask whose condition holds.
   lane_mask ballot(bool condition, lane_mask mask, place const& where) {
     unobserved const own;

@@ -2,6 +2,8 @@
 
 #include "trireme/core/rng.hpp"
 #include "trireme/ops/cuda/formulas.cuh"
+#include "trireme/ops/cuda/launch.hpp"
+#include "trireme/ops/types.hpp"
 
 // Kernels that treat every element alike: structs for for_elements (packs.cuh). bfloat16 and float16 are computed in
 // float and rounded once.
@@ -44,18 +46,23 @@ struct copying {
   }
 };
 
-/// Element i of the columns that are copied: y[row * y_row + column] = x[row * x_row + column], converted
-template <class T, class U>
-struct copying_columns {
+/// Blocks of rows: y[to: b, r, c] = x[from: b, r, c], converted, `Together` columns in a task.
+template <class T, class U, int Together>
+struct copying_blocks {
   static constexpr int width = 1;
   T* y;
   U const* x;
-  std::int64_t y_row, x_row, columns;
+  block_places to, from;
+  std::int64_t rows, packs;  // of a block, and of a row
   template <int Width>
   __device__ void at(std::int64_t i) const {
-    auto const row = i / columns;
-    auto const column = i - row * columns;
-    copying<T, U>{y + row * y_row + column, x + row * x_row + column}.template at<1>(0);
+    auto const all_rows = quotient_of(i, packs);  // before this one
+    auto const column = (i - all_rows * packs) * Together;
+    auto const block = quotient_of(all_rows, rows);
+    auto const row = all_rows - block * rows;
+    copying<T, U>{y + to.first + block * to.block + row * to.row + column,
+                  x + from.first + block * from.block + row * from.row + column}
+        .template at<Together>(0);
   }
 };
 
@@ -154,29 +161,88 @@ struct activating_backward {
   }
 };
 
-/// Dropout of numbers of one sample that begin at `position` in it; task i is the numbers that share the i-th block of
-/// four random words.
+/// The samples of one launch, and how their numbers are dropped.
 template <class T>
-struct dropping {
+struct dropout_rule {
   using real = real_for<T>;
-  static constexpr int width = 1;
-  T* y;
-  std::int64_t count, position;
   random_key key;
   std::uint32_t site;
-  std::uint64_t sample;
   float threshold;
   real kept;
+  std::uint64_t samples[cuda_kernels::most_dropout_samples];
+
+  [[nodiscard]] __device__ __forceinline__ auto words(std::int64_t sample, std::int64_t block) const {
+    return random_block(key, site, samples[sample], static_cast<std::uint32_t>(block));
+  }
+  [[nodiscard]] __device__ __forceinline__ T apply(T x, std::uint32_t word) const {
+    auto const number = static_cast<float>(word >> 8);  // 24 bits are exact
+    return number < threshold ? narrow<T>(real{0}) : narrow<T>(product(kept, opened_lane<real>(x).v));
+  }
+};
+
+/// Dropout of the numbers `begin` to `end` of samples of `each` numbers; y is the first of them. A task has the numbers
+/// of one or more blocks of four random words of a sample; with Packed they are an aligned pack that lies here whole.
+template <class T, bool Packed>
+struct dropping {
+  static constexpr int width = 1;
+  static constexpr int together = Packed && pack_width<T> > 4 ? pack_width<T> : 4;
+  T* y;
+  std::int64_t begin, end, each;
+  std::int64_t tasks_of_sample, first_task_here;
+  dropout_rule<T> rule;
   template <int Width>
   __device__ void at(std::int64_t i) const {
-    auto const block = position / 4 + i;
-    auto const words = random_block(key, site, sample, static_cast<std::uint32_t>(block));
+    auto const task = first_task_here + i;
+    auto const sample = quotient_of(task, tasks_of_sample);
+    auto const position = (task - sample * tasks_of_sample) * together;
+    auto const place = sample * each + position - begin;
+    if constexpr (Packed) {
+      auto numbers = load<together>(y + place);
+      TRIREME_DEVICE_UNROLL
+      for (int four = 0; four < together / 4; ++four) {
+        auto const words = rule.words(sample, position / 4 + four);
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < 4; ++k)
+          numbers.values[4 * four + k] = rule.apply(numbers.values[4 * four + k], words[static_cast<std::size_t>(k)]);
+      }
+      store(y + place, numbers);
+    } else {
+      auto const words = rule.words(sample, position / 4);
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        if (position + k >= each || place + k < 0 || place + k >= end - begin) continue;
+        y[place + k] = rule.apply(y[place + k], words[static_cast<std::size_t>(k)]);
+      }
+    }
+  }
+};
+
+/// Dropout of y (rows, fused, columns), a part of samples as the cut says. A task has those numbers of one of a row's
+/// matrices that share a block of four random words.
+template <class T>
+struct dropping_part {
+  static constexpr int width = 1;
+  T* y;
+  dropout_cut cut;
+  std::int64_t first_sample;     // of the rule's, among those of the cut
+  std::int64_t tasks_of_matrix;  // enough wherever its first number lies in a block
+  dropout_rule<T> rule;
+  template <int Width>
+  __device__ void at(std::int64_t i) const {
+    auto const matrix = quotient_of(i, tasks_of_matrix);
+    auto const row = quotient_of(matrix, cut.fused);
+    auto const sample = quotient_of(cut.row + row, cut.context);
+    auto const position = cut.position(cut.row + row - sample * cut.context) * cut.width +
+                          (matrix - row * cut.fused) * (cut.width / cut.fused) + cut.column;
+    auto const block = position / 4 + (i - matrix * tasks_of_matrix);
+    auto const before = block * 4 - position;
+    if (before >= cut.columns) return;
+    auto const words = rule.words(sample - first_sample, block);
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < 4; ++k) {
-      auto const at = block * 4 + k - position;
-      if (at < 0 || at >= count) continue;
-      auto const number = static_cast<float>(words[static_cast<std::size_t>(k)] >> 8);  // 24 bits are exact
-      y[at] = number < threshold ? narrow<T>(real{0}) : narrow<T>(product(kept, opened_lane<real>(y[at]).v));
+      if (before + k < 0 || before + k >= cut.columns) continue;
+      auto& number = y[matrix * cut.columns + before + k];
+      number = rule.apply(number, words[static_cast<std::size_t>(k)]);
     }
   }
 };

@@ -25,7 +25,9 @@
 #include "trireme/ops/cuda/launch.hpp"
 #include "trireme/ops/cuda/queue.hpp"
 #include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/squares.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/ops/update_batch.hpp"
 
 namespace trireme::ops {
 
@@ -53,10 +55,38 @@ inline constexpr auto cuda_combination = std::is_same_v<Op, reduction::mean>  ? 
                                          : std::is_same_v<Op, reduction::min> ? cuda_kernels::combination::min
                                                                               : cuda_kernels::combination::sum;
 
+/// Updates of this thread that wait to be queued together.
+class adamw_batch {
+ public:
+  /// That of this thread, or null.
+  [[nodiscard]] static adamw_batch*& open() noexcept {
+    thread_local adamw_batch* now = nullptr;
+    return now;
+  }
+  void add(dtype value, dtype gradient, dtype output, cuda_kernels::adamw_tensor const& one) {
+    if (!all_.empty() && (value != value_ || gradient != gradient_ || output != output_)) finish();
+    value_ = value;
+    gradient_ = gradient;
+    output_ = output;
+    all_.push_back(one);
+  }
+  void finish() {
+    if (all_.empty()) return;
+    expect_cuda("adamw", cuda_kernels::adamw_together(cuda::stream(), value_, gradient_, output_, all_.data(),
+                                                      all_.size()));
+    all_.clear();
+  }
+  void drop() noexcept { all_.clear(); }
+
+ private:
+  dtype value_{}, gradient_{}, output_{};
+  std::vector<cuda_kernels::adamw_tensor> all_;
+};
+
 }  // namespace detail
 
 /// The kernels of CUDA memory that treat all elements alike: the sets of an exchange and of updates (ops/sets), and of
-/// the dense set activations, products of elements, dropout, and copies of columns.
+/// the dense set activations, products of elements, dropout, and copies of columns and of blocks.
 ///
 /// Views are checked as on<host> checks them. Work is queued on cuda::stream() of the calling thread, in the order of
 /// its calls. These functions wait for it, because they give numbers to the host or read its memory: upload, download,
@@ -109,6 +139,17 @@ struct cuda_elements {
     queued("copy_columns",
            cuda_kernels::copy_columns(cuda::stream(), dtype_of<T>, raw(y) + to, y.size() / rows,
                                       dtype_of<std::remove_const_t<U>>, raw(x) + from, x.size() / rows, rows, columns));
+  }
+
+  /// The same for blocks of rows: y[to: b, r, c] = x[from: b, r, c], converted. Blocks of y may not overlap those of x.
+  /// Errors   assertion_error (light) if a block does not lie in its tensor.
+  template <class T, class U>
+  requires(detail::cuda_float<T>&& detail::cuda_float<std::remove_const_t<U>>) static void copy_blocks(
+      view<T> y, block_places const& to, view<U> x, block_places const& from, block_extents const& extents) {
+    detail::blocks_within("copy_blocks", y.size(), to, extents);
+    detail::blocks_within("copy_blocks", x.size(), from, extents);
+    queued("copy_blocks", cuda_kernels::copy_blocks(cuda::stream(), dtype_of<T>, raw(y), to,
+                                                    dtype_of<std::remove_const_t<U>>, raw(x), from, extents));
   }
 
   /// Copies runs of elements: y[run.to + i] = x[run.from + i] for i < run.count; one copy is queued for each run.
@@ -168,7 +209,7 @@ struct cuda_elements {
            cuda_kernels::activate_backward(cuda::stream(), dtype_of<T>, raw(dx), raw(dy), raw(x), dx.size(), act));
   }
 
-  /// Applies dropout in place, as on<host> does; one kernel for each sample.
+  /// Applies dropout in place, as on<host> does; one kernel for each 256 samples.
   template <detail::cuda_float T>
   static void dropout(view<T> y, dropout_site const& site) {
     if (!site.active() || y.empty()) return;
@@ -180,13 +221,31 @@ struct cuda_elements {
     });
     auto const each = whole / samples;
     for (std::int64_t at = 0; at < y.size();) {
-      auto const sample = (site.first + at) / each;
-      auto const position = (site.first + at) % each;
-      auto const n = std::min(each - position, y.size() - at);
-      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
-      queued("dropout", cuda_kernels::dropout(cuda::stream(), dtype_of<T>, raw(y) + at, n, position, site.probability,
-                                              site.key, site.site, id));
+      auto const first = (site.first + at) / each;
+      auto const begin = (site.first + at) % each;
+      auto const n = std::min(cuda_kernels::most_dropout_samples * each - begin, y.size() - at);
+      auto const call = dropped<T>(site, first, (begin + n - 1) / each + 1);
+      queued("dropout", cuda_kernels::dropout(cuda::stream(), call, raw(y) + at, begin, n, each));
       at += n;
+    }
+  }
+
+  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does; one kernel for each 256
+  /// samples.
+  template <detail::cuda_float T>
+  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+    if (!site.active() || y.empty()) return;
+    auto const each = cut.fused * cut.columns;
+    auto const rows = y.size() / each;
+    same("dropout_part", y.size(), rows * each);
+    for (std::int64_t row = 0; row < rows;) {
+      auto here = cut;
+      here.row = cut.row + row;
+      auto const first = here.row / cut.context;
+      auto const n = std::min((first + cuda_kernels::most_dropout_samples) * cut.context - here.row, rows - row);
+      auto const call = dropped<T>(site, first, (here.row + n - 1) / cut.context + 1 - first);
+      queued("dropout_part", cuda_kernels::dropout_part(cuda::stream(), call, raw(y) + row * each, n, here));
+      row += n;
     }
   }
 
@@ -207,11 +266,15 @@ struct cuda_elements {
     }
   }
 
-  /// Copies elements from and to memory of this process. Returns when that is done, so the memory may be used again.
+  /// Copies elements from and to memory of this process. The memory of both may be used again at once: what is uploaded
+  /// is copied to pinned memory first, unless it has more than 4 MiB, and download waits for the stream.
   template <class T>
   static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
     same("upload", y.size(), static_cast<std::int64_t>(x.size()));
-    copy_and_wait("upload", raw(y), x.data(), y.bytes(), cudaMemcpyHostToDevice);
+    if (y.empty()) return;
+    if (y.bytes() > detail::pinned_slots::most_bytes)
+      return copy_and_wait("upload", raw(y), x.data(), y.bytes(), cudaMemcpyHostToDevice);
+    detail::pinned_slots::of_thread().upload(raw(y), x.data(), y.bytes());
   }
   template <class T>
   static void download(std::span<T> y, input<T> x) {
@@ -294,6 +357,14 @@ struct cuda_elements {
                     std::span<view<P> const> outputs, adamw_numbers const& numbers) {
     same("adamw", value.size(), first.size());
     same("adamw", value.size(), second.size());
+    if (auto* const batch = detail::adamw_batch::open(); batch != nullptr && gradient.terms.size() == 1 &&
+        outputs.size() <= 1) {
+      same("adamw", value.size(), gradient.terms[0].size());
+      if (!outputs.empty()) same("adamw", value.size(), outputs[0].size());
+      return batch->add(dtype_of<M>, dtype_of<G>, dtype_of<P>,
+                        {raw(value), raw(first), raw(second), raw(gradient.terms[0]),
+                         outputs.empty() ? nullptr : raw(outputs[0]), value.size(), gradient.scale, numbers});
+    }
     update("adamw", value, gradient, outputs, [&](cuda_kernels::update_call const& call) {
       return cuda_kernels::adamw(cuda::stream(), call, raw(first), raw(second), numbers);
     });
@@ -311,12 +382,28 @@ struct cuda_elements {
     });
   }
 
+  /// value[i] -= by * (-1, 0 or 1: the sign of measured[i]).
+  template <class M, class G>
+  requires(std::is_floating_point_v<M>&& detail::cuda_float<std::remove_const_t<G>>) static void step_against_sign(
+      view<M> value, view<G> measured, double by) {
+    same("step_against_sign", value.size(), measured.size());
+    queued("step_against_sign",
+           cuda_kernels::step_against_sign(cuda::stream(), dtype_of<M>, raw(value), dtype_of<std::remove_const_t<G>>,
+                                           raw(measured), value.size(), by));
+  }
+
  private:
   static void same(char const* who, std::int64_t a, std::int64_t b) { detail::same_size(who, a, b); }
   static void all_same(char const* who, std::int64_t n, auto const& views) {
     for (auto const& each : views) same(who, n, each.size());
   }
   static void queued(char const* who, int code) { detail::expect_cuda(who, code); }
+
+  // `count` samples of the site, from number `first` on.
+  template <class T>
+  static cuda_kernels::dropout_call dropped(dropout_site const& site, std::int64_t first, std::int64_t count) {
+    return {dtype_of<T>, site.probability, site.key, site.site, site.samples.data() + first, count};
+  }
 
   template <class T, class U>
   static void copy_elements(char const* who, T* y, U const* x, std::int64_t n) {
@@ -355,6 +442,86 @@ struct cuda_elements {
                                                  static_cast<int>(gradient.terms.size()), gradient.scale, dtype_of<P>,
                                                  to.data(), static_cast<int>(at_once.size())}));
     for (auto const& output : outputs.subspan(at_once.size())) copy(output, value);
+  }
+};
+
+/// In CUDA memory the squares of all tensors are added on the device, and finish() waits once for their sum.
+///
+/// Threads  one at a time in each thread.
+template <>
+class squares_total<cuda> {
+ public:
+  explicit squares_total(exact_sum& into) : into_(into), place_(detail::cuda_results::of_thread("squares_total")) {
+    waiting().clear();
+    detail::expect_cuda("squares_total", ::cudaMemsetAsync(on_device(), 0, bytes, cuda::stream()));
+  }
+
+  template <class T>
+  void add(tensor_view<T, cuda> x) {
+    constexpr auto of = dtype_of<std::remove_const_t<T>>;
+    if (of != type_) queue_all();
+    type_ = of;
+    waiting().push_back({raw(x), x.size()});
+  }
+  template <class T>
+  void expect_finite(tensor_view<T, cuda> x) {
+    // The last number of the state counts what is not finite; that it is not 0 is all that matters.
+    auto* const flag = reinterpret_cast<unsigned*>(on_device() + exact_sum::limbs);
+    detail::expect_cuda("finite", cuda_kernels::find_non_finite(cuda::stream(), dtype_of<std::remove_const_t<T>>,
+                                                                raw(x), x.size(), flag));
+  }
+  void finish() {
+    queue_all();
+    auto* const on_host = static_cast<std::int64_t*>(place_.on_host) + detail::cuda_results::bytes / 8;
+    detail::expect_cuda("squares_total",
+                        ::cudaMemcpyAsync(on_host, on_device(), bytes, cudaMemcpyDeviceToHost, cuda::stream()));
+    cuda::finish();
+    auto const state = into_.state();
+    for (std::size_t i = 0; i < state.size(); ++i) state[i] += on_host[i];
+  }
+
+ private:
+  // Tensors of type_ whose squares are not queued yet; kept so that a step allocates nothing.
+  [[nodiscard]] static std::vector<cuda_kernels::squared_tensor>& waiting() {
+    thread_local std::vector<cuda_kernels::squared_tensor> all;
+    return all;
+  }
+  void queue_all() {
+    auto& all = waiting();
+    if (all.empty()) return;
+    auto const code = cuda_kernels::squares_together(cuda::stream(), type_, all.data(), all.size(), on_device());
+    all.clear();
+    detail::expect_cuda("sum_of_squares", code);
+  }
+  static constexpr std::size_t bytes = (exact_sum::limbs + 1) * sizeof(std::int64_t);
+  static_assert(bytes <= detail::cuda_results::bytes);
+  [[nodiscard]] std::int64_t* on_device() const {
+    return static_cast<std::int64_t*>(place_.on_device) + detail::cuda_results::bytes / 8;
+  }
+
+  exact_sum& into_;
+  detail::cuda_results::place place_;
+  dtype type_{};
+};
+
+/// In CUDA memory the updates of AdamW with one term of a gradient, and at most one output, are queued together.
+template <>
+class update_batch<cuda> {
+ public:
+  update_batch() noexcept {
+    mine().drop();
+    detail::adamw_batch::open() = &mine();
+  }
+  update_batch(update_batch const&) = delete;
+  update_batch& operator=(update_batch const&) = delete;
+  ~update_batch() { detail::adamw_batch::open() = nullptr; }
+  void finish() { mine().finish(); }
+
+ private:
+  // Kept so that a step allocates nothing.
+  [[nodiscard]] static detail::adamw_batch& mine() {
+    thread_local detail::adamw_batch batch;
+    return batch;
   }
 };
 

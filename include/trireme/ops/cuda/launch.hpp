@@ -29,9 +29,27 @@ using handle = void*;
 [[nodiscard]] int activate(handle stream, dtype of, void* y, void const* x, std::int64_t n, activation act);
 [[nodiscard]] int activate_backward(handle stream, dtype of, void* dx, void const* dy, void const* x, std::int64_t n,
                                     activation act);
-/// Dropout of n numbers of one sample from its number `position` on.
-[[nodiscard]] int dropout(handle stream, dtype of, void* y, std::int64_t n, std::int64_t position, double probability,
-                          random_key key, std::uint32_t site, std::uint64_t sample);
+/// y[to: b, r, c] = x[from: b, r, c], converted.
+[[nodiscard]] int copy_blocks(handle stream, dtype to_type, void* y, block_places const& to, dtype from_type,
+                              void const* x, block_places const& from, block_extents const& extents);
+
+/// The most samples of one launch of dropout.
+inline constexpr int most_dropout_samples = 256;
+/// Which numbers dropout drops: those of the site for these samples, at most most_dropout_samples.
+struct dropout_call {
+  dtype of = dtype::f32;
+  double probability = 0;
+  random_key key{};
+  std::uint32_t site = 0;
+  std::int64_t const* samples = nullptr;
+  std::int64_t sample_count = 0;
+};
+/// Dropout of y, which has n numbers from number `begin` on of samples of `each` numbers.
+[[nodiscard]] int dropout(handle stream, dropout_call const& call, void* y, std::int64_t begin, std::int64_t n,
+                          std::int64_t each);
+/// Dropout of y (rows, fused, columns) as the cut says; the call's samples are those from the cut's first row on.
+[[nodiscard]] int dropout_part(handle stream, dropout_call const& call, void* y, std::int64_t rows,
+                               dropout_cut const& cut);
 
 /// Adds the hash of n elements (hash_element, from index `first` on) to *total, in device memory.
 [[nodiscard]] int hash(handle stream, std::size_t bytes_of_element, void const* x, std::int64_t n, std::uint64_t name,
@@ -71,5 +89,29 @@ struct update_call {
 };
 [[nodiscard]] int adamw(handle stream, update_call const& call, void* first, void* second, adamw_numbers const& how);
 [[nodiscard]] int sgd(handle stream, update_call const& call, void* velocity, sgd_numbers const& how);
+/// One tensor of several that AdamW updates together: one term of a gradient, and at most one output.
+struct adamw_tensor {
+  void* value;
+  void* first;
+  void* second;
+  void const* gradient;
+  void* output;  ///< or null
+  std::int64_t n;
+  double scale;  ///< of the gradient
+  adamw_numbers how;
+};
+[[nodiscard]] int adamw_together(handle stream, dtype value_type, dtype gradient_type, dtype output_type,
+                                 adamw_tensor const* all, std::size_t count);
+/// One tensor of several whose squares are added together.
+struct squared_tensor {
+  void const* x;
+  std::int64_t n;
+};
+/// sum_of_squares() of several tensors of one type.
+[[nodiscard]] int squares_together(handle stream, dtype of, squared_tensor const* all, std::size_t count,
+                                   std::int64_t* state);
+/// value[i] -= by * (-1, 0 or 1: the sign of measured[i]); values of float or double.
+[[nodiscard]] int step_against_sign(handle stream, dtype of, void* value, dtype of_measured, void const* measured,
+                                    std::int64_t n, double by);
 
 }  // namespace trireme::ops::cuda_kernels

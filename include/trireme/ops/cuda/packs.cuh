@@ -7,9 +7,12 @@
 // How kernels go over elements: threads take them in turn, several at once where all tensors are aligned together.
 
 #define TRIREME_DEVICE_UNROLL _Pragma("unroll")
+#define TRIREME_DEVICE_ROLLED _Pragma("unroll 1")  // for loops whose copies would need too many registers
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #undef TRIREME_DEVICE_UNROLL
 #define TRIREME_DEVICE_UNROLL _Pragma("GCC unroll 16")
+#undef TRIREME_DEVICE_ROLLED
+#define TRIREME_DEVICE_ROLLED _Pragma("GCC unroll 1")
 #endif
 
 namespace trireme::ops::detail::device {
@@ -21,6 +24,12 @@ template <class T, int Width>
 struct alignas(Width * sizeof(T)) pack {
   T values[Width];
 };
+
+/// a / b, neither negative. Devices divide numbers of 32 bits several times faster.
+__device__ __forceinline__ std::int64_t quotient_of(std::int64_t a, std::int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
 
 /// This thread's first task, and the number of threads of all blocks: a thread does every so-many-th task.
 __device__ __forceinline__ std::int64_t first_task() {

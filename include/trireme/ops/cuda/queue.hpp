@@ -2,13 +2,16 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "trireme/core/assertion.hpp"
@@ -94,7 +97,7 @@ class cuda_scratch_memory {
 }
 
 /// Where the kernels of one thread leave numbers for the host: memory of the device, and pinned memory of the host that
-/// they are copied to. One pair for each device.
+/// they are copied to. One pair for each device; the first half is that of cuda_result, the second one of squares_total.
 class cuda_results {
  public:
   static constexpr std::size_t bytes = 1024;
@@ -120,8 +123,8 @@ class cuda_results {
     auto const at = static_cast<std::size_t>(device);
     if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
     auto& found = all.of_device_[at];
-    if (found.on_device == nullptr) expect_cuda(who, ::cudaMalloc(&found.on_device, bytes));
-    if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, bytes));
+    if (found.on_device == nullptr) expect_cuda(who, ::cudaMalloc(&found.on_device, 2 * bytes));
+    if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, 2 * bytes));
     return found;
   }
 
@@ -144,6 +147,69 @@ template <class T, std::size_t N, class Launch>
   return result;
 }
 
+/// Pinned memory of one thread, from which a stream copies to the device while the host goes on. A slot is used again
+/// when its copy is done.
+class pinned_slots {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{4} << 20;
+
+  pinned_slots() = default;
+  pinned_slots(pinned_slots const&) = delete;
+  pinned_slots& operator=(pinned_slots const&) = delete;
+  ~pinned_slots() {
+    for (auto const& each : slots_) {
+      (void)::cudaEventDestroy(each.done);
+      (void)::cudaFreeHost(each.memory);
+    }
+  }
+  [[nodiscard]] static pinned_slots& of_thread() {
+    (void)cuda::stream();  // made first, so it ends after the memory that it copies from
+    thread_local pinned_slots all;
+    return all;
+  }
+  void upload(void* to, void const* from, std::size_t bytes) {
+    auto& slot = free_slot(bytes);
+    std::memcpy(slot.memory, from, bytes);
+    expect_cuda("upload", ::cudaMemcpyAsync(to, slot.memory, bytes, cudaMemcpyHostToDevice, cuda::stream()));
+    expect_cuda("upload", ::cudaEventRecord(slot.done, cuda::stream()));
+  }
+
+ private:
+  struct slot {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+    ::cudaEvent_t done = nullptr;
+    int device = 0;  // events belong to one
+  };
+  static constexpr std::size_t most_slots = 16;
+
+  slot& free_slot(std::size_t bytes) {
+    int device = 0;
+    expect_cuda("upload", ::cudaGetDevice(&device));
+    for (;;) {
+      for (auto& each : slots_)
+        if (each.device == device && each.bytes >= bytes && is_done(each)) return each;
+      if (slots_.size() < most_slots) break;
+      cuda::finish();
+      for (auto& each : slots_) {
+        (void)::cudaEventDestroy(each.done);
+        (void)::cudaFreeHost(each.memory);
+      }
+      slots_.clear();
+    }
+    slot made{.bytes = std::max<std::size_t>(std::bit_ceil(bytes), 4096), .device = device};
+    expect_cuda("upload", ::cudaMallocHost(&made.memory, made.bytes));
+    expect_cuda("upload", ::cudaEventCreateWithFlags(&made.done, cudaEventDisableTiming));
+    return slots_.emplace_back(made);
+  }
+  static bool is_done(slot const& it) {
+    auto const code = ::cudaEventQuery(it.done);
+    if (code == cudaErrorNotReady) (void)::cudaGetLastError();
+    return code == cudaSuccess;
+  }
+
+  std::vector<slot> slots_;
+};
 /// Throws config_error for more terms or outputs than the arguments of one kernel hold.
 inline void expect_fits(char const* who, std::size_t count, int most, char const* what) {
   if (count <= static_cast<std::size_t>(most)) return;

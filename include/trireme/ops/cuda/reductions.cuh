@@ -28,24 +28,42 @@ __global__ void __launch_bounds__(block_threads)
   if (ballot(bad) != 0 && threadIdx.x % warp_width == 0) atomic_or(*flag, 1U);
 }
 
-/// Blocks of 1024 elements, each by 16 lanes: lane k sums the squares of elements k, k + 16, ... in order, then the
-/// lanes are added in a fixed tree, in double.
+/// Tensors whose squares are summed together.
 template <class T>
-__global__ void __launch_bounds__(block_threads) sum_squares(T const* x, std::int64_t n, unsigned long long* state) {
+struct squared_tensors {
+  static constexpr int most = 120;
+  T const* x[most];
+  std::int64_t n[most];
+  std::int64_t end[most];  ///< number of the first block of 1024 elements after the tensor
+  int count;
+};
+
+/// The sum of squares of each block of 1024 elements of each tensor, by 16 lanes: lane k sums the squares of elements
+/// k, k + 16, ... in order, then the lanes are added in a fixed tree, in double. The sums are added to the integers of
+/// an exact_sum.
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    sum_squares(squared_tensors<T> const all, unsigned long long* state) {
   constexpr std::int64_t block = 1024;
   constexpr int lanes = 16;
-  auto const blocks = (n + block - 1) / block;
+  auto const blocks = all.end[all.count - 1];
   auto const lane = static_cast<int>(threadIdx.x) % lanes;
   // All lanes of a warp make the same number of rounds, because each of them takes part in the shuffles.
   constexpr int together = warp_width / lanes;
   auto const of_warp = first_task() / warp_width * together;
+  int t = 0;
   for (auto at = of_warp; at < blocks; at += all_tasks() / warp_width * together) {
     auto const b = at + static_cast<int>(threadIdx.x) % warp_width / lanes;
-    auto const end = (b + 1) * block < n ? (b + 1) * block : n;
     double total = 0;
-    for (auto i = b * block + lane; i < end; i += lanes) {
-      auto const v = static_cast<double>(x[i]);
-      total = sum(total, product(v, v));
+    if (b < blocks) {
+      while (b >= all.end[t]) ++t;
+      auto const begin = (b - (t == 0 ? 0 : all.end[t - 1])) * block;
+      auto const end = begin + block < all.n[t] ? begin + block : all.n[t];
+      T const* const x = all.x[t];
+      for (auto i = begin + lane; i < end; i += lanes) {
+        auto const v = static_cast<double>(x[i]);
+        total = sum(total, product(v, v));
+      }
     }
     for (int by = lanes / 2; by > 0; by /= 2) total = sum(total, shuffle_xor(total, by));
     if (lane != 0 || b >= blocks) continue;

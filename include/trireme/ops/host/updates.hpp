@@ -54,6 +54,14 @@ struct host_updates {
     detail::sgd_elements(raw(value), raw(velocity), value.size(), gradient, outputs, numbers);
   }
 
+  /// value -= by * (-1, 0 or 1: the sign of `measured`).
+  template <class M, class G>
+  static void step_against_sign(view<M> value, view<G> measured, double by) {
+    detail::same_size("step_against_sign", value.size(), measured.size());
+    for (std::int64_t i = 0; i < value.size(); ++i)
+      raw(value)[i] = ops::stepped_against_sign(raw(value)[i], static_cast<accumulate_t<G>>(raw(measured)[i]), by);
+  }
+
  private:
   template <class G, class P>
   static void check(char const* who, std::int64_t n, gradient_terms<G, host> const& gradient,

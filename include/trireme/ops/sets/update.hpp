@@ -12,6 +12,8 @@ namespace trireme::ops {
 //
 //   adamw(value, first, second, gradient, outputs, adamw_numbers)  one step of AdamW
 //   sgd(value, velocity, gradient, outputs, sgd_numbers)           one step of SGD; without momentum velocity is empty
+//   step_against_sign(value, measured, by)   value -= by * (-1, 0 or 1: the sign of what a layer measured), for
+//                                                              parameters that follow signs (nn::experts with scores)
 //
 // Shapes   all views of one call (n). The update's gradient is the sum of gradient_terms, times their scale.
 // Bytes    adamw of fp32 with one term and no other output reads 16 and writes 12 bytes an element.

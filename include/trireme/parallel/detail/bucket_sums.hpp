@@ -14,6 +14,8 @@
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/exact.hpp"
 #include "trireme/core/exact_sum.hpp"
+#include "trireme/core/space.hpp"
+#include "trireme/ops/squares.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/detail/gradient_store.hpp"
@@ -73,13 +75,15 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
       sum_of_all(*group, this->reduced(bucket, first, elements), reduction::sum{});
     }
     fused_ = this->direct() && fuse;
+    ops::squares_total<space> total(squares);
     if (fused_) {
-      for (int b = 0; b < count(); ++b) expect_finite(term(this->resident(b)), squares);
+      for (int b = 0; b < count(); ++b) total.expect_finite(term(this->resident(b)));
     } else if (this->direct()) {
-      if constexpr (reads_peers) reduce_peers(squares);
+      if constexpr (reads_peers) reduce_peers(total);
     } else {
-      for_each_accounted([&](int b, auto const& of) { account(of, sum(brought, b, of), squares); });
+      for_each_accounted([&](int b, auto const& of) { account(of, term(sum(brought, b, of)), total); });
     }
+    total.finish();
     if (this->found_nonfinite()) squares.add(std::numeric_limits<double>::infinity());
     return fused_;
   }
@@ -121,17 +125,14 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
     return brought.sum(of, this->reduced(bucket, of.in_bucket, of.count));
   }
   void for_each_accounted(auto&& f) const { own_.for_each_range_of(state_scope::owned, count(), f, true); }
-  static void expect_finite(term gradient, exact_sum& squares) {
-    if (!kernels::finite(gradient)) squares.add(std::numeric_limits<double>::infinity());
-  }
   // Parameters that another rank of this replica owns are in that rank's norm, and moving averages have no gradient;
   // but all numbers must be finite.
-  void account(piece const& of, term gradient, exact_sum& squares) const {
+  void account(piece const& of, term gradient, ops::squares_total<space>& total) const {
     auto const& info = own_.plan().at(of.entry).info;
     if (info.is_owner && exactly_equal(info.running, 0)) {
-      kernels::sum_of_squares(gradient, squares);
+      total.add(gradient);
     } else {
-      expect_finite(gradient, squares);
+      total.expect_finite(gradient);
     }
   }
   void add_terms(int bucket, std::int64_t first, std::int64_t elements) {
@@ -139,7 +140,8 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
   }
   // Replaces this rank's slices by the sums over all ranks, and accounts for each stretch while it is in the
   // second-level cache.
-  void reduce_peers(exact_sum& squares) {
+  void reduce_peers(ops::squares_total<space>& total) {
+    finish_queued_work<space>();
     world_.barrier();  // the gradients of all ranks are final
     constexpr std::int64_t stretch = 32 * block_elements;
     for_each_accounted([&](int b, piece const& of) {
@@ -149,7 +151,7 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
         terms_.clear();
         add_terms(b, of.in_bucket + at, sums.size());
         kernels::reduce(std::span<view const>(&sums, 1), std::span<term const>(terms_), reduction::sum{});
-        account(of, sums, squares);
+        account(of, sums, total);
       }
     });
     for (int b = 0; b < count(); ++b) this->record_bucket(b);

@@ -11,6 +11,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/strategy.hpp"
+#include "trireme/core/space.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/buffer_pool.hpp"
 #include "trireme/parallel/detail/transport.hpp"
@@ -110,6 +111,7 @@ class value_store {
   void publish(int buckets) {
     release_all();
     if constexpr (can_write_peers) {
+      finish_queued_work<space>();  // this rank's writes to the others
       world_.barrier();
     } else if constexpr (sharded) {
       pending_.clear();

@@ -4,7 +4,7 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // y = the rotated sum of n heads that are side by side; y may be the only one of them. The inverse rotation has a
 // negative sign.
 template <class T, class A>
-TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+TRIREME_INLINE void rotated(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
   using F = lanes_for<T>;
   if (angles == nullptr) {
     TRIREME_FOR_LANES(F, width, i, count, {
@@ -40,9 +40,9 @@ inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, 
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
       T* const to = qkv + head * how.width;
-      turn(to, x + how.query(head), 1, angles, how.width, A(1));
-      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
-      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+      rotated(to, x + how.query(head), 1, angles, how.width, A(1));
+      rotated(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      rotated(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
     }
   }
 }
@@ -55,12 +55,12 @@ inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout c
   for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
+      rotated(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
       T const* const from = dqkv + channels + key * each * how.width;
-      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
-      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+      rotated(dx + how.key(key), from, each, angles, how.width, A(-1));
+      rotated(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
   }
 }

@@ -1,0 +1,43 @@
+#include "device.hpp"
+
+#ifdef TRAIN_GPT_CUDA
+#include <cuda_runtime.h>
+#endif
+
+using namespace trireme;
+
+#ifdef TRAIN_GPT_CUDA
+
+void expect_device(std::string const& device) {
+  if (device != TRAIN_GPT_CUDA_DEVICE)
+    throw config_error(text("--device ", device, ": this program computes on ", TRAIN_GPT_CUDA_DEVICE,
+                            "; scripts/train builds the right one"));
+  int count = 0;
+  auto const code = ::cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count > 0) return;
+  throw config_error(text("--device ", device, ": there is no GPU here (",
+                          code == cudaSuccess ? "CUDA finds no device" : ::cudaGetErrorString(code),
+                          "); take --device cpu"));
+}
+
+#else
+
+namespace {
+
+std::unique_ptr<any_trainer> refused() {
+  throw config_error("--device: this program was built without CUDA; scripts/train builds one that has it");
+}
+
+}  // namespace
+
+void expect_device(std::string const&) { (void)refused(); }
+std::unique_ptr<any_trainer> make_fp32_on_device(preset const&, language_model const&, optimizer_choice const&,
+                                                 comm::any_world&) {
+  return refused();
+}
+std::unique_ptr<any_trainer> make_bf16_on_device(preset const&, language_model const&, optimizer_choice const&,
+                                                 comm::any_world&) {
+  return refused();
+}
+
+#endif

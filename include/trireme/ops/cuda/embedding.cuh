@@ -1,0 +1,272 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "trireme/ops/cuda/held.cuh"
+#include "trireme/ops/cuda/word_order.cuh"
+
+// Lookup of rows of a table by tokens, and the sums of gradients by token. bfloat16 and float16 are computed in float
+// and rounded once.
+
+namespace trireme::ops::detail::device {
+
+/// The tensors of a lookup. Rows of the table that are not in it (those of other ranks) count as 0.
+template <class T>
+struct table_lookup {
+  T* y;
+  std::int32_t const* tokens;
+  T const* table;
+  T const* positions;  // or none
+  std::int64_t rows, context, channels;
+  std::int64_t first, words;  // the table has rows for tokens from `first` on
+};
+
+/// y[row] = table[tokens[row] - first] + positions[row % context], or y[row] += that. A warp has a row.
+template <int Width, bool Adds, class T>
+__global__ void __launch_bounds__(block_threads) look_up_rows(table_lookup<T> const at) {
+  using real = real_for<T>;
+  auto const lane = static_cast<int>(threadIdx.x) % warp_width;
+  for (auto row = first_task() / warp_width; row < at.rows; row += all_tasks() / warp_width) {
+    auto const number = at.tokens[row] - at.first;
+    bool const known = number >= 0 && number < at.words;
+    T const* const word = at.table + (known ? number * at.channels : 0);
+    T const* const position = at.positions == nullptr ? nullptr : at.positions + row % at.context * at.channels;
+    T* const y = at.y + row * at.channels;
+    for (std::int64_t c = lane * Width; c < at.channels; c += warp_width * Width) {
+      real x[Width] = {};
+      if (known) read_numbers(x, word + c);
+      if (position != nullptr || Adds) {
+        real more[Width];
+        read_numbers(more, Adds ? y + c : position + c);
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < Width; ++k) x[k] = sum(x[k], more[k]);
+      }
+      write_numbers(y + c, x);
+    }
+  }
+}
+
+/// segments[b, t] = the number of separators before t in the sample, at most `last`. A warp has a sample.
+template <class Token>
+__global__ void __launch_bounds__(block_threads)
+    count_separators(Token* segments, Token const* tokens, std::int64_t samples, std::int64_t context, Token separator,
+                     Token last) {
+  auto const lane = static_cast<int>(threadIdx.x) % warp_width;
+  auto const below = (lane_mask{1} << lane) - 1;
+  for (auto sample = first_task() / warp_width; sample < samples; sample += all_tasks() / warp_width) {
+    std::int64_t before = 0;
+    for (std::int64_t start = 0; start < context; start += warp_width) {
+      auto const t = start + lane;
+      auto const i = sample * context + t;
+      auto const separators = ballot(t < context && tokens[i] == separator);
+      auto const found = before + count_lanes(separators & below);
+      if (t < context) segments[i] = found < last ? static_cast<Token>(found) : last;
+      before += count_lanes(separators);
+    }
+  }
+}
+
+/// dpositions[t] += the sum over samples of dy[b, t], in order; a sample has `columns` elements. If there are more than
+/// `samples_at_once`, the sums of so many samples each are written as rows of `partial` instead.
+template <int Width, class G, class T>
+__global__ void __launch_bounds__(block_threads)
+    sum_over_samples(G* dpositions, real_for<G, T>* partial, T const* dy, std::int64_t samples, std::int64_t columns,
+                     std::int64_t samples_at_once) {
+  using real = real_for<G, T>;
+  auto const packs = columns / Width;
+  auto const parts = (samples + samples_at_once - 1) / samples_at_once;
+  for (auto task = first_task(); task < packs * parts; task += all_tasks()) {
+    auto const part = task / packs;
+    auto const c = (task - part * packs) * Width;
+    auto const begin = part * samples_at_once;
+    auto const end = begin + samples_at_once < samples ? begin + samples_at_once : samples;
+    real total[Width] = {};
+    if (parts == 1) read_numbers(total, dpositions + c);
+    constexpr int together = 4;
+    auto b = begin;
+    for (; b + together <= end; b += together) {
+      real next[together][Width];
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < together; ++k) read_numbers(next[k], dy + (b + k) * columns + c);
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < together; ++k) {
+        TRIREME_DEVICE_UNROLL
+        for (int w = 0; w < Width; ++w) total[w] = sum(total[w], next[k][w]);
+      }
+    }
+    for (; b < end; ++b) {
+      real next[Width];
+      read_numbers(next, dy + b * columns + c);
+      TRIREME_DEVICE_UNROLL
+      for (int w = 0; w < Width; ++w) total[w] = sum(total[w], next[w]);
+    }
+    if (parts == 1)
+      write_numbers(dpositions + c, total);
+    else
+      write_numbers(partial + part * columns + c, total);
+  }
+}
+
+__device__ __forceinline__ int lowest_lane(lane_mask lanes) { return count_lanes((lanes & (~lanes + 1)) - 1); }
+
+/// The tensors of sums by word: rows of dy are added to the rows of dtable that their words name. `words_in_order` and
+/// `rows_in_order` list the rows sorted by word, and by row within a word; words from `words` on are not in the table.
+/// A word with more than piece_rows rows is cut into pieces of so many, in order. The sums of its pieces are rows of
+/// `partial`: a piece that begins at place p of the list is row p / piece_rows of the first half, or of the second half
+/// if it is the last of its word and shorter. No two pieces have the same row, because pieces of a cut word begin at
+/// least piece_rows places apart, and so do last pieces of different words.
+inline constexpr int piece_rows = 32;
+template <class G, class T>
+struct word_sums {
+  using real = real_for<G, T>;
+  G* dtable;
+  T const* dy;
+  real* partial;
+  std::uint32_t const* words_in_order;
+  std::int32_t const* rows_in_order;
+  std::int64_t rows, channels;
+  std::uint32_t words;
+
+  [[nodiscard]] __device__ real* piece_at(std::int64_t place, bool whole) const {
+    auto const half = (rows + piece_rows - 1) / piece_rows;
+    return partial + (place / piece_rows + (whole ? 0 : half)) * channels;
+  }
+};
+
+/// Adds the rows of words that have one piece to dtable, and writes the sums of the other words' pieces. A warp has the
+/// pieces that begin at warp_width neighbouring places, and Width columns a lane of them.
+template <int Width, class G, class T>
+__global__ void __launch_bounds__(block_threads) add_pieces(word_sums<G, T> const at) {
+  using real = real_for<G, T>;
+  constexpr int columns = warp_width * Width;
+  auto const lane = static_cast<int>(threadIdx.x) % warp_width;
+  auto const slices = (at.channels + columns - 1) / columns;
+  auto const groups = (at.rows + warp_width - 1) / warp_width;
+  for (auto task = first_task() / warp_width; task < groups * slices; task += all_tasks() / warp_width) {
+    auto const group = task / slices;
+    auto const c = (task - group * slices) * columns + lane * Width;
+    auto const of_group = group * warp_width;
+    int length = 0;  // of the piece that begins at this lane's place, if one does
+    bool cut = false;
+    if (auto const place = of_group + lane; place < at.rows && at.words_in_order[place] < at.words) {
+      auto const word = at.words_in_order[place];
+      auto const begin = first_place(at.words_in_order, 0, place, word);
+      if ((place - begin) % piece_rows == 0) {
+        auto const most = place + piece_rows < at.rows ? place + piece_rows : at.rows;
+        length = static_cast<int>(first_place(at.words_in_order, place + 1, most, word + 1) - place);
+        cut = begin < place || (most < at.rows && at.words_in_order[most] == word);
+      }
+    }
+    auto const code = length * 2 + (cut ? 1 : 0);
+    for (auto pieces = ballot(length > 0); pieces != 0; pieces &= pieces - 1) {
+      auto const from = lowest_lane(pieces);
+      auto const chosen = shuffle(code, from);
+      auto const place = of_group + from;
+      if (c >= at.channels) continue;
+      auto const count = chosen / 2;
+      bool const adds = chosen % 2 == 0;
+      G* const to = at.dtable + at.words_in_order[place] * at.channels + c;
+      std::int32_t const* const list = at.rows_in_order + place;
+      real total[Width] = {};
+      if (adds) read_numbers(total, to);
+      constexpr int together = 4;
+      int i = 0;
+      for (; i + together <= count; i += together) {
+        real next[together][Width];
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < together; ++k) read_numbers(next[k], at.dy + list[i + k] * at.channels + c);
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < together; ++k) {
+          TRIREME_DEVICE_UNROLL
+          for (int w = 0; w < Width; ++w) total[w] = sum(total[w], next[k][w]);
+        }
+      }
+      for (; i < count; ++i) {
+        real next[Width];
+        read_numbers(next, at.dy + list[i] * at.channels + c);
+        TRIREME_DEVICE_UNROLL
+        for (int w = 0; w < Width; ++w) total[w] = sum(total[w], next[w]);
+      }
+      if (adds)
+        write_numbers(to, total);
+      else
+        write_numbers(at.piece_at(place, count == piece_rows) + c, total);
+    }
+  }
+}
+
+/// Adds the pieces of cut words to dtable. A block has the words that begin at block_threads neighbouring places, and
+/// warp_width * columns_of_lane columns; each of its warps sums an equal part of a word's pieces in order, then the
+/// parts are added in theirs.
+inline constexpr int columns_of_lane = 4;
+template <class G, class T>
+__global__ void __launch_bounds__(block_threads) add_cut_words(word_sums<G, T> const at) {
+  using real = real_for<G, T>;
+  constexpr int columns = warp_width * columns_of_lane;
+  constexpr int warps = block_threads / warp_width;
+  auto& cut = block_shared<lane_mask[warps]>();  // where such words begin
+  auto& parts = block_shared<real[warps][columns], 1>();
+  auto const thread = static_cast<int>(threadIdx.x);
+  auto const lane = thread % warp_width;
+  auto const warp = thread / warp_width;
+  auto const slices = (at.channels + columns - 1) / columns;
+  auto const group = blockIdx.x / slices;
+  auto const first_column = (blockIdx.x - group * slices) * columns;
+  auto const of_group = group * block_threads;
+  auto const own = of_group + thread;
+  auto const* const order = at.words_in_order;
+  bool const begins = own + piece_rows < at.rows && order[own] < at.words &&
+                      order[own + piece_rows] == order[own] && (own == 0 || order[own - 1] != order[own]);
+  auto const of_warp = ballot(begins);
+  if (lane == 0) cut[warp] = of_warp;
+  sync_block();
+  for (int w = 0; w < warps; ++w) {
+    for (auto left = cut[w]; left != 0; left &= left - 1) {
+      auto const begin = of_group + w * warp_width + lowest_lane(left);
+      auto const word = order[begin];
+      auto const end = first_place(order, begin + piece_rows + 1, at.rows, word + 1);
+      // The sums of whole pieces are neighbouring rows.
+      auto const whole = (end - begin) / piece_rows;
+      auto const pieces = (end - begin + piece_rows - 1) / piece_rows;
+      auto piece = pieces * warp / warps;
+      auto const last = pieces * (warp + 1) / warps;
+      auto const last_whole = last < whole ? last : whole;
+      real totals[columns_of_lane] = {};
+      auto const add = [&]<int Count>(real const* sums, std::integral_constant<int, Count>) {
+        real next[Count][columns_of_lane] = {};
+        TRIREME_DEVICE_UNROLL
+        for (int p = 0; p < Count; ++p) {
+          TRIREME_DEVICE_UNROLL
+          for (int k = 0; k < columns_of_lane; ++k) {
+            auto const c = first_column + k * warp_width + lane;
+            if (c < at.channels) next[p][k] = sums[p * at.channels + c];
+          }
+        }
+        TRIREME_DEVICE_UNROLL
+        for (int p = 0; p < Count; ++p) {
+          TRIREME_DEVICE_UNROLL
+          for (int k = 0; k < columns_of_lane; ++k) totals[k] = sum(totals[k], next[p][k]);
+        }
+      };
+      using one = std::integral_constant<int, 1>;
+      using four = std::integral_constant<int, 4>;
+      for (; piece + 4 <= last_whole; piece += 4) add(at.piece_at(begin + piece * piece_rows, true), four{});
+      for (; piece < last_whole; ++piece) add(at.piece_at(begin + piece * piece_rows, true), one{});
+      if (piece < last) add(at.piece_at(begin + piece * piece_rows, false), one{});
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < columns_of_lane; ++k) parts[warp][k * warp_width + lane] = totals[k];
+      sync_block();
+      for (int k = thread; k < columns && first_column + k < at.channels; k += block_threads) {
+        real total = 0;
+        TRIREME_DEVICE_UNROLL
+        for (int part = 0; part < warps; ++part) total = sum(total, parts[part][k]);
+        G& to = at.dtable[word * at.channels + first_column + k];
+        to = narrow<G>(sum(static_cast<real>(wide(to)), total));
+      }
+      sync_block();
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::device

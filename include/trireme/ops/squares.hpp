@@ -1,0 +1,35 @@
+#pragma once
+
+#include <limits>
+
+#include "trireme/core/exact_sum.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops {
+
+/// The squares of several tensors, added to an exact sum. A space whose work is queued specialises it, so that the host
+/// waits once for all of them, in finish(), instead of once for each (ops/cuda.hpp).
+template <class Space>
+class squares_total {
+ public:
+  explicit squares_total(exact_sum& into) noexcept : into_(into) {}
+
+  /// Adds the sum of squares of each block of 1024 elements.
+  template <class T>
+  void add(tensor_view<T, Space> x) {
+    on<Space>::sum_of_squares(x, into_);
+  }
+  /// Adds a number that is not finite if an element is not finite.
+  template <class T>
+  void expect_finite(tensor_view<T, Space> x) {
+    if (!on<Space>::finite(x)) into_.add(std::numeric_limits<double>::infinity());
+  }
+  /// Afterwards the sum has them all.
+  void finish() noexcept {}
+
+ private:
+  exact_sum& into_;
+};
+
+}  // namespace trireme::ops
