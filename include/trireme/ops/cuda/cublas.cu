@@ -57,6 +57,10 @@ using state = product_outcome::state;
       return keeps ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
     case product_epilogue::gelu_slope:
       return CUBLASLT_EPILOGUE_DGELU;
+    case product_epilogue::left_sums:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case product_epilogue::right_sums:
+      return CUBLASLT_EPILOGUE_BGRADA;
     default:
       return CUBLASLT_EPILOGUE_DEFAULT;
   }
@@ -95,7 +99,7 @@ struct plan_key {
   static std::int64_t alignments(product_call const& call) {
     std::int64_t all = 0;
     for (void const* const each : {call.left, call.right, static_cast<void const*>(call.to), call.added, call.bias,
-                                   static_cast<void const*>(call.kept)})
+                                   static_cast<void const*>(call.kept), static_cast<void const*>(call.sums)})
       all = all << 9 | static_cast<std::int64_t>(alignment_of(each));
     return all;
   }
@@ -118,6 +122,7 @@ struct plan {
   ::cublasLtMatmulDescOpaque_t product{};
   ::cublasLtMatrixLayoutOpaque_t left{}, right{}, to{};
   ::cublasLtMatmulAlgo_t algorithm{};
+  double microseconds = 0;  // if measured
 };
 
 /// cuBLASLt on one device for one thread: its handle, memory for its algorithms, and plans.
@@ -131,7 +136,9 @@ class library {
     if (handle_ != nullptr) (void)::cublasLtDestroy(handle_);
   }
 
-  [[nodiscard]] product_outcome multiply(::cudaStream_t stream, product_call const& call) {
+  /// Multiplies, or only plans it. `microseconds` receives the measured time.
+  [[nodiscard]] product_outcome multiply(::cudaStream_t stream, product_call const& call,
+                                         double* microseconds = nullptr) {
     if (workspace_ == nullptr) {
       if (auto const outcome = open(); outcome.is != state::queued) return outcome;
     }
@@ -147,6 +154,10 @@ class library {
       auto const outcome = plan.made;
       if (outcome.is == state::failed) plans_.erase(found);
       return outcome;
+    }
+    if (microseconds != nullptr) {
+      *microseconds = plan.microseconds;
+      return {};
     }
     if (auto const outcome = set_pointers(plan, call); outcome.is != state::queued) return outcome;
     auto const outcome = run(stream, plan, call, call.to);
@@ -181,8 +192,9 @@ class library {
   }
 
   [[nodiscard]] static product_outcome set_pointers(plan& plan, product_call const& call) {
-    if (call.bias != nullptr) {
-      auto const outcome = set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
+    void const* const bias = call.sums != nullptr ? call.sums : call.bias;
+    if (bias != nullptr) {
+      auto const outcome = set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
       if (outcome.is != state::queued) return outcome;
     }
     if (call.kept != nullptr) return set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.kept);
@@ -241,6 +253,7 @@ class library {
       best = each.algo;
     }
     plan.algorithm = best;
+    plan.microseconds = static_cast<double>(least);
     if (begun != nullptr) (void)::cudaEventDestroy(begun);
     if (ended != nullptr) (void)::cudaEventDestroy(ended);
     if (apart != nullptr) (void)::cudaFree(apart);
@@ -310,7 +323,7 @@ class library {
       if (asked.is != state::queued) return asked;
       if (count == 0) return outcome_of("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED);
       plan.algorithm = found[0].algo;
-      if (found[0].state == CUBLAS_STATUS_SUCCESS && count > 1)
+      if (found[0].state == CUBLAS_STATUS_SUCCESS && measures())
         choose_fastest(stream, plan, call, std::span(found).first(static_cast<std::size_t>(count)));
       return outcome_of("cublasLtMatmulAlgoGetHeuristic", found[0].state);
     });
@@ -327,21 +340,43 @@ class library {
 
 }  // namespace
 
-product_outcome multiply(handle stream, product_call const& call) {
+namespace {
+
+/// cuBLASLt of this thread on the stream's device, which is the current one; null with the error in `outcome`.
+cublas::library* library_of(handle stream, product_outcome& outcome) {
   thread_local std::vector<std::unique_ptr<cublas::library>> of_device;
   // A thread mostly uses one stream, whose device need not be asked for.
   thread_local handle last_stream = nullptr;
   thread_local cublas::library* last = nullptr;
-  if (last != nullptr && stream == last_stream) return last->multiply(static_cast<::cudaStream_t>(stream), call);
+  if (last != nullptr && stream == last_stream) return last;
   int device = 0;
-  if (auto const code = ::cudaGetDevice(&device); code != cudaSuccess)
-    return cublas::outcome_of("cudaGetDevice", code);
+  if (auto const code = ::cudaGetDevice(&device); code != cudaSuccess) {
+    outcome = cublas::outcome_of("cudaGetDevice", code);
+    return nullptr;
+  }
   auto const at = static_cast<std::size_t>(device);
   if (at >= of_device.size()) of_device.resize(at + 1);
   if (of_device[at] == nullptr) of_device[at] = std::make_unique<cublas::library>();
   last_stream = stream;
-  last = of_device[at].get();
-  return last->multiply(static_cast<::cudaStream_t>(stream), call);
+  return last = of_device[at].get();
+}
+
+}  // namespace
+
+product_outcome multiply(handle stream, product_call const& call) {
+  product_outcome outcome;
+  auto* const library = library_of(stream, outcome);
+  return library == nullptr ? outcome : library->multiply(static_cast<::cudaStream_t>(stream), call);
+}
+double product_microseconds(handle stream, product_call const& call) {
+  if (!cublas::measures()) return 0;
+  constexpr auto never = std::numeric_limits<double>::infinity();
+  product_outcome outcome;
+  auto* const library = library_of(stream, outcome);
+  if (library == nullptr) return never;
+  double time = 0;
+  outcome = library->multiply(static_cast<::cudaStream_t>(stream), call, &time);
+  return outcome.is == product_outcome::state::queued ? time : never;
 }
 
 }  // namespace trireme::ops::cuda_kernels
