@@ -38,13 +38,17 @@ __device__ __forceinline__ void start_rows(shared_rows<T, D>& to, T const* from,
                                            std::int64_t first, std::int64_t rows, int width) {
   using tiled = tiled_attention<D>;
   constexpr int packs = D / 8;
+  constexpr int step = tiled::threads / packs;  // a multiple of 8 rows, so a thread's packs have one place in them
+  int const row = static_cast<int>(threadIdx.x) / packs;
+  int const column = static_cast<int>(threadIdx.x) % packs;
+  auto const left = rows - first;
+  bool const inside = column * 8 < width;
+  T const* at = from + (first + row) * next_row + column * 8;
   TRIREME_DEVICE_UNROLL
-  for (int i = 0; i < tiled::rows * packs / tiled::threads; ++i) {
-    int const task = i * tiled::threads + static_cast<int>(threadIdx.x);
-    int const row = task / packs;
-    int const column = task % packs;
-    bool const there = first + row < rows && column * 8 < width;
-    start_copy(to.at(row, column), there ? from + (first + row) * next_row + column * 8 : from, there);
+  for (int i = 0; i < tiled::rows; i += step) {
+    bool const there = inside && row + i < left;
+    start_copy(to.at(row + i, column), there ? at : from, there);
+    at += step * next_row;
   }
 }
 

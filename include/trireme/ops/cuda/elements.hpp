@@ -230,7 +230,8 @@ struct cuda_elements {
     }
   }
 
-  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does; one kernel for each 256 samples.
+  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does; one kernel for each 256
+  /// samples.
   template <detail::cuda_float T>
   static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
     if (!site.active() || y.empty()) return;
@@ -461,6 +462,9 @@ class squares_total<cuda> {
     if (of != type_) queue_all();
     type_ = of;
     waiting().push_back({raw(x), x.size()});
+    using element = std::remove_const_t<T>;
+    detail::expect_cuda("sum_of_squares",
+                        cuda_kernels::sum_of_squares(cuda::stream(), dtype_of<element>, raw(x), x.size(), on_device()));
   }
   template <class T>
   void expect_finite(tensor_view<T, cuda> x) {

@@ -165,15 +165,8 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   auto const thread = static_cast<int>(threadIdx.x);
   auto const threads = static_cast<int>(blockDim.x);
   T* const values = logits + row * row_length;
-  auto const target = targets[row];
-  if (how.leaves_out(target) || target >= classes) {
-    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
-    if (how.gradient) clear_row(values, static_cast<int>(row_length));
-    return;
-  }
-
+  // The row is on its way while its target is looked at: there is no other block here to hide that time.
   row_shares<T> const shares(values, classes);
-  auto const chosen = opened_lane<real>(values[target]).v;
   bool const has_single = thread < shares.singles;
   T single = narrow<T>(real{0});
   if (has_single) single = values[shares.single_at(thread)];
@@ -186,6 +179,17 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     if (auto const p = thread + k * threads; p < shares.packs)
       kept[k] = std::bit_cast<words>(load<width>(values + shares.pack_at(p)));
   }
+
+  auto const target = targets[row];
+  if (how.leaves_out(target) || target >= classes) {
+    if (how.gradient) {
+      sync_block();  // all have read
+      clear_row(values, static_cast<int>(row_length));
+    }
+    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
+    return;
+  }
+  auto const chosen = opened_lane<real>(values[target]).v;
   auto const for_packs = [&](auto&& f) {
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
