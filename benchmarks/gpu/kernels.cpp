@@ -151,6 +151,8 @@ void products(rows const& out) {
   layer(out, "mlp up", m, c, 4 * c, activation::gelu, false);
   layer(out, "mlp down", m, 4 * c, c, activation::none, true);
   layer(out, "logits", 8192, c, 50257, activation::none, false, orientation::out_in, 50304);
+  layer(out, "logits of 50256 words", 8192, c, 50256, activation::none, false, orientation::out_in, 50304);
+  layer(out, "logits of 50304 words", 8192, c, 50304, activation::none, false, orientation::out_in);
   layer(out, "square", 8192, 8192, 8192, activation::none, false);
   if (!out.wants("queueing a product")) return;
   auto const x = random_elements<bfloat16>(64 * 64), w = random_elements<bfloat16>(64 * 64);

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "trireme/core/cuda_space.hpp"
+#include "trireme/core/dtype.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/cuda.hpp"
 
@@ -62,6 +64,20 @@ class pair {
   std::vector<T> here_;
   trireme::tensor<T, cuda> there_;
 };
+
+/// How far results of products and sums may be from the host's: they have its bits, unless its compiler makes one
+/// operation of a product and a sum, as it may where the processor has such an operation.
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+inline constexpr bool contracts = true;
+#else
+inline constexpr bool contracts = false;
+#endif
+template <class T>
+inline constexpr double of_contraction = !contracts                             ? 0
+                                         : std::is_same_v<T, double>            ? 1e-13
+                                         : std::is_same_v<T, float>             ? 1e-5
+                                         : std::is_same_v<T, trireme::bfloat16> ? 0.02
+                                                                                : 0.002;
 
 /// So many numbers between -3 and 3, of a sequence that `seed` selects.
 template <class T>

@@ -8,6 +8,9 @@
 #include "tensors.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/sets/dense.hpp"
+#include "trireme/precision/fp16.hpp"
+#include "trireme/precision/precision.hpp"
 
 using namespace trireme;
 using namespace on_device;
@@ -15,6 +18,11 @@ using namespace on_device;
 namespace {
 
 using on_host = ops::host_elementwise;
+template <class Precision>
+constexpr bool has_elements =
+    ops::detail::activates<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>>;
+static_assert(has_elements<precision::fp32> && has_elements<precision::fp64> && has_elements<precision::bf16> &&
+              has_elements<precision::fp16>);
 
 std::vector<std::int64_t> samples_of(std::int64_t n) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(n));
@@ -57,11 +65,11 @@ TEST_CASE("dropout on a device drops the host's numbers of all samples, and of a
 TEST_CASE("dropout of parts of samples on a device drops the host's numbers", "[elements]") {
   for_types([]<class T>(T) {
     for (auto const& cut : {
-             ops::dropout_cut{0, 6, 6, {0, 0}, 20, 1, 0, 20},      // whole rows
-             ops::dropout_cut{2, 6, 4, {8, 30}, 20, 1, 0, 20},     // positions in two stretches
-             ops::dropout_cut{1, 6, 4, {8, 30}, 21, 3, 2, 3},      // some columns of each of three matrices
+             ops::dropout_cut{0, 6, 6, {0, 0}, 20, 1, 0, 20},   // whole rows
+             ops::dropout_cut{2, 6, 4, {8, 30}, 20, 1, 0, 20},  // positions in two stretches
+             ops::dropout_cut{1, 6, 4, {8, 30}, 21, 3, 2, 3},   // some columns of each of three matrices
              ops::dropout_cut{0, 6, 3, {0, 3}, 32, 1, 8, 16},
-             ops::dropout_cut{3, 1, 1, {2, 0}, 10, 2, 1, 4},       // a row a sample
+             ops::dropout_cut{3, 1, 1, {2, 0}, 10, 2, 1, 4},  // a row a sample
          }) {
       auto const samples = samples_of(400);
       dropout_site const site{0.4, {42, 9}, 3, samples};
@@ -85,8 +93,8 @@ TEST_CASE("blocks of rows are copied on a device as on the host", "[elements]") 
       for (auto const& each : {
                copy{{0, 64, 16}, {8, 128, 32}, {4, 3, 16}},  // packs
                copy{{3, 50, 11}, {1, 70, 13}, {3, 4, 7}},
-               copy{{0, 40, 8}, {0, 40, 8}, {5, 5, 8}},      // rows side by side
-               copy{{0, 8, 8}, {0, 16, 8}, {2, 0, 8}},       // nothing
+               copy{{0, 40, 8}, {0, 40, 8}, {5, 5, 8}},  // rows side by side
+               copy{{0, 8, 8}, {0, 16, 8}, {2, 0, 8}},   // nothing
                copy{{5, 0, 0}, {7, 0, 0}, {1, 1, 90}},
            }) {
         auto y = numbers<T>(600, 1);

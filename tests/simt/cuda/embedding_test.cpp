@@ -9,52 +9,23 @@
 
 #include "../../catch.hpp"
 #include "../../support/sentence.hpp"
-#include "trireme/ops/cuda.hpp"
+#include "tensors.hpp"
+#include "trireme/core/hash.hpp"
 #include "trireme/ops/host/embedding.hpp"
-#include "trireme/ops/host/target.hpp"
 
 using namespace trireme;
 
 namespace {
 
-using kernels = ops::on<cuda>;
+using on_device::kernels;
+using on_device::numbers;
+using on_device::same;
+using on_device::shifted;
 using host_kernels = ops::host_embedding;
 
-std::uint64_t next_number(std::uint64_t& state) {
-  state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-  return state >> 33;
-}
-template <class T>
-std::vector<T> drawn(std::int64_t n, std::uint64_t seed) {
-  std::vector<T> all(static_cast<std::size_t>(n));
-  for (auto& each : all)
-    each = static_cast<T>(static_cast<ops::accumulate_t<T>>(static_cast<double>(next_number(seed) % 4096) / 1024 - 2));
-  return all;
-}
-template <class T>
-struct moved {
-  std::int64_t size, offset;
-  tensor<T, cuda> whole;
-  explicit moved(std::vector<T> const& all, std::int64_t behind = 0)
-      : size(static_cast<std::int64_t>(all.size())), offset(behind), whole(shape{size + behind}) {
-    kernels::upload(view(), all);
-  }
-  [[nodiscard]] tensor_view<T, cuda> view() const { return whole.view().flat(offset, size); }
-  [[nodiscard]] tensor_view<T, cuda> view(shape const& as) const { return view().reshaped(as); }
-  [[nodiscard]] tensor_view<T const, cuda> read(shape const& as) const { return view(as); }
-  [[nodiscard]] std::vector<T> back() const {
-    std::vector<T> all(static_cast<std::size_t>(size));
-    kernels::download(std::span<T>(all), tensor_view<T const, cuda>(view()));
-    return all;
-  }
-};
 template <class T>
 double number(T x) {
   return static_cast<double>(static_cast<ops::accumulate_t<T>>(x));
-}
-template <class T>
-bool same(std::vector<T> const& a, std::vector<T> const& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 template <class T>
 void close(std::vector<T> const& got, std::vector<double> const& want, std::vector<double> const& sizes) {
@@ -82,12 +53,12 @@ struct layout {
 /// Tokens; some are in no part of the table if it begins behind word 0.
 std::vector<std::int32_t> tokens_of(layout const& at) {
   std::vector<std::int32_t> all(static_cast<std::size_t>(at.samples * at.context));
-  std::uint64_t state = 11;
+  std::uint64_t drawn = 0;
+  auto const next = [&] { return mix(++drawn); };
   auto const words = static_cast<std::uint64_t>(at.words + 2 * at.first);
   for (auto& each : all) {
-    auto const common = static_cast<std::int64_t>(next_number(state) % 100) < at.common;
-    each = static_cast<std::int32_t>(common ? at.first + at.words / 3
-                                            : static_cast<std::int64_t>(next_number(state) % words));
+    auto const common = static_cast<std::int64_t>(next() % 100) < at.common;
+    each = static_cast<std::int32_t>(common ? at.first + at.words / 3 : static_cast<std::int64_t>(next() % words));
   }
   return all;
 }
@@ -102,10 +73,10 @@ void check(layout const& at) {
       of_positions{at.context, at.channels};
   ops::table_range const part{at.first, at.words + 2 * at.first};
   auto tokens = tokens_of(at);
-  auto table = drawn<T>(at.words * at.channels, 1), positions = drawn<T>(at.context * at.channels, 2);
-  auto dy = drawn<T>(rows * at.channels, 3);
-  moved<std::int32_t> const on_tokens(tokens);
-  moved<T> const on_table(table, at.offset), on_positions(positions, at.offset), on_dy(dy, at.offset),
+  auto table = numbers<T>(at.words * at.channels, 1), positions = numbers<T>(at.context * at.channels, 2);
+  auto dy = numbers<T>(rows * at.channels, 3);
+  shifted<std::int32_t> const on_tokens(tokens);
+  shifted<T> const on_table(table, at.offset), on_positions(positions, at.offset), on_dy(dy, at.offset),
       on_y(std::vector<T>(dy.size()), at.offset);
   tensor_view<std::int32_t const> const host_tokens = tensor_view(tokens).reshaped(of_tokens);
 
@@ -114,12 +85,12 @@ void check(layout const& at) {
     auto const host_positions = placed ? tensor_view(positions).reshaped(of_positions) : tensor_view<T>{};
     host_kernels::embed(tensor_view(y).reshaped(of_rows), host_tokens, tensor_view(table).reshaped(of_table),
                         host_positions, part);
-    kernels::embed(on_y.view(of_rows), on_tokens.read(of_tokens), on_table.read(of_table),
-                   placed ? on_positions.read(of_positions) : tensor_view<T const, cuda>{}, part);
-    CHECK(same(on_y.back(), y));
+    kernels::embed(on_y.view.reshaped(of_rows), on_tokens.view.reshaped(of_tokens), on_table.view.reshaped(of_table),
+                   placed ? on_positions.view.reshaped(of_positions) : tensor_view<T const, cuda>{}, part);
+    CHECK(same(on_y.here(), y));
   }
 
-  auto const dtable = drawn<G>(at.words * at.channels, 4), dpositions = drawn<G>(at.context * at.channels, 5);
+  auto const dtable = numbers<G>(at.words * at.channels, 4), dpositions = numbers<G>(at.context * at.channels, 5);
   std::vector<double> want(dtable.size()), sizes(dtable.size());
   std::vector<double> want_positions(dpositions.size()), position_sizes(dpositions.size());
   std::vector<int> counts(static_cast<std::size_t>(at.words));
@@ -139,14 +110,15 @@ void check(layout const& at) {
       sizes[static_cast<std::size_t>(word * at.channels + c)] += std::abs(slope);
     }
   }
-  moved<G> const on_dtable(dtable, at.offset), on_dpositions(dpositions, at.offset), again(dtable, at.offset);
-  kernels::embed_backward(on_dtable.view(of_table), on_dpositions.view(of_positions), on_dy.read(of_rows),
-                          on_tokens.read(of_tokens), part);
-  auto const got = on_dtable.back();
+  shifted<G> const on_dtable(dtable, at.offset), on_dpositions(dpositions, at.offset), again(dtable, at.offset);
+  kernels::embed_backward(on_dtable.view.reshaped(of_table), on_dpositions.view.reshaped(of_positions),
+                          on_dy.view.reshaped(of_rows), on_tokens.view.reshaped(of_tokens), part);
+  auto const got = on_dtable.here();
   close(got, want, sizes);
-  close(on_dpositions.back(), want_positions, position_sizes);
-  kernels::embed_backward(again.view(of_table), {}, on_dy.read(of_rows), on_tokens.read(of_tokens), part);
-  CHECK(same(again.back(), got));
+  close(on_dpositions.here(), want_positions, position_sizes);
+  kernels::embed_backward(again.view.reshaped(of_table), {}, on_dy.view.reshaped(of_rows),
+                          on_tokens.view.reshaped(of_tokens), part);
+  CHECK(same(again.here(), got));
 
   // Where a word has few rows, they are added to dtable in the host's order.
   if constexpr (sizeof(G) > 2) {
@@ -182,13 +154,13 @@ void check_segments(layout const& at) {
   shape const of_tokens{at.samples, at.context}, of_rows{rows, at.channels}, of_table{at.words, at.channels};
   auto tokens = tokens_of(at);
   auto const separator = static_cast<std::int32_t>(at.words / 3);  // the common word
-  auto table = drawn<T>(at.words * at.channels, 1), y = drawn<T>(rows * at.channels, 2);
-  moved<std::int32_t> const on_tokens(tokens);
-  moved<T> const on_table(table, at.offset), on_y(y, at.offset), on_dy(y, at.offset);
+  auto table = numbers<T>(at.words * at.channels, 1), y = numbers<T>(rows * at.channels, 2);
+  shifted<std::int32_t> const on_tokens(tokens);
+  shifted<T> const on_table(table, at.offset), on_y(y, at.offset), on_dy(y, at.offset);
   tensor_view<std::int32_t const> const host_tokens = tensor_view(tokens).reshaped(of_tokens);
   auto const dy = y;
 
-  auto const dtable = drawn<G>(at.words * at.channels, 4);
+  auto const dtable = numbers<G>(at.words * at.channels, 4);
   std::vector<double> const exact = [&] {
     std::vector<double> sums(dtable.size());
     std::ranges::transform(dtable, sums.begin(), number<G>);
@@ -198,14 +170,16 @@ void check_segments(layout const& at) {
                                           tensor_view<double const>(slopes).reshaped(of_rows), host_tokens, separator);
     return sums;
   }();
-  moved<G> const on_dtable(dtable, at.offset);
-  kernels::embed_segments_backward(on_dtable.view(of_table), on_dy.read(of_rows), on_tokens.read(of_tokens), separator);
-  close(on_dtable.back(), exact, std::vector<double>(exact.size(), 2.0 * static_cast<double>(rows)));
+  shifted<G> const on_dtable(dtable, at.offset);
+  kernels::embed_segments_backward(on_dtable.view.reshaped(of_table), on_dy.view.reshaped(of_rows),
+                                   on_tokens.view.reshaped(of_tokens), separator);
+  close(on_dtable.here(), exact, std::vector<double>(exact.size(), 2.0 * static_cast<double>(rows)));
 
   host_kernels::embed_segments(tensor_view(y).reshaped(of_rows), host_tokens, separator,
                                tensor_view(table).reshaped(of_table));
-  kernels::embed_segments(on_y.view(of_rows), on_tokens.read(of_tokens), separator, on_table.read(of_table));
-  CHECK(same(on_y.back(), y));
+  kernels::embed_segments(on_y.view.reshaped(of_rows), on_tokens.view.reshaped(of_tokens), separator,
+                          on_table.view.reshaped(of_table));
+  CHECK(same(on_y.here(), y));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ using namespace on_device;
 namespace {
 
 nn::gpt const model{.vocabulary = 37, .context = 12, .layers = 2, .heads = 2, .channels = 32};
-random_words const words{model.context, model.vocabulary};
+ordered_words const words{model.context, model.vocabulary};
 optim::sgd const moving{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0};
 
 struct degrees {

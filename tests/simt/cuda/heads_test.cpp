@@ -9,6 +9,9 @@
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/heads.hpp"
 #include "trireme/ops/host/visible_keys.hpp"
+#include "trireme/ops/sets/heads.hpp"
+#include "trireme/precision/fp16.hpp"
+#include "trireme/precision/precision.hpp"
 
 using namespace trireme;
 using namespace on_device;
@@ -16,6 +19,10 @@ using namespace on_device;
 namespace {
 
 using on_host = ops::host_heads;
+template <class Precision>
+constexpr bool has_heads = ops::detail::arranges<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>>;
+static_assert(has_heads<precision::fp32> && has_heads<precision::fp64> && has_heads<precision::bf16> &&
+              has_heads<precision::fp16>);
 // Widths of packs and others, as many keys as queries and fewer.
 constexpr std::array<ops::head_layout, 6> layouts{
     {{5, 3, 3, 6}, {4, 6, 2, 34}, {3, 4, 1, 2}, {2, 2, 2, 32}, {3, 4, 2, 64}, {2, 3, 3, 272}}};
@@ -49,8 +56,9 @@ TEST_CASE("rotations on a device are the host's, also when they are asked for ag
     }
   }
   shifted<float> const odd(std::vector<float>(15));
-  CHECK(sentence_of<assertion_error>([&] { kernels::rotations(odd.view.reshaped({3, 5}), 0, 1e4); }) ==
-        "trireme::ops::rotations: sizes 1 and 0 differ");
+  CHECK(sentence_of<assertion_error>([&] {
+          kernels::rotations(odd.view.reshaped({3, 5}), 0, 1e4);
+        }) == "trireme::ops::rotations: sizes 1 and 0 differ");
 }
 
 TEST_CASE("heads are arranged and rotated on a device as on the host", "[heads]") {
@@ -147,21 +155,22 @@ TEST_CASE("the keys that tokens let each position see on a device are the host's
       return made[static_cast<std::size_t>(row * context + position)];
     };
     for (std::int64_t i = 0; i < context; ++i) {
-      at(2, i) = 0;                                               // padding only
-      if (i < context / 3) at(3, i) = 0;                          // at the front
-      if (i > context / 2) at(4, i) = 0;                          // at the end
-      if (i < context / 3 || i > context / 2) at(5, i) = 0;       // at both
-      at(6, i) = i % 2 == 0 ? 1 : 5;                              // documents of two tokens
-      at(7, i) = i == context - 1 || i == context / 2 ? 1 : 5;    // the last token ends one
+      at(2, i) = 0;                                             // padding only
+      if (i < context / 3) at(3, i) = 0;                        // at the front
+      if (i > context / 2) at(4, i) = 0;                        // at the end
+      if (i < context / 3 || i > context / 2) at(5, i) = 0;     // at both
+      at(6, i) = i % 2 == 0 ? 1 : 5;                            // documents of two tokens
+      at(7, i) = i == context - 1 || i == context / 2 ? 1 : 5;  // the last token ends one
     }
-    for (auto const& mask : {ops::token_mask{0, 1}, ops::token_mask{-1, 1}, ops::token_mask{0, -1}, ops::token_mask{}}) {
+    for (auto const& mask :
+         {ops::token_mask{0, 1}, ops::token_mask{-1, 1}, ops::token_mask{0, -1}, ops::token_mask{}}) {
       CAPTURE(context, mask.padding, mask.separator);
       std::vector<std::int32_t> seen(2 * made.size());
       shifted<std::int32_t> const there_seen(seen), tokens(made);
       ops::host_visible_keys::visible_keys(tensor_view(seen).reshaped({rows, context, 2}),
                                            tensor_view<std::int32_t const>(made).reshaped({rows, context}), mask);
-      kernels::visible_keys(there_seen.view.reshaped({rows, context, 2}),
-                            read_only(tokens).reshaped({rows, context}), mask);
+      kernels::visible_keys(there_seen.view.reshaped({rows, context, 2}), read_only(tokens).reshaped({rows, context}),
+                            mask);
       CHECK(there_seen.here() == seen);
     }
   }
@@ -170,6 +179,7 @@ TEST_CASE("the keys that tokens let each position see on a device are the host's
   shifted<std::int32_t> const seen(std::vector<std::int32_t>(60)), tokens(made);
   CHECK(sentence_of<config_error>([&] {
           kernels::visible_keys(seen.view.reshaped({3, 10, 2}), read_only(tokens).reshaped({3, 10}), {0, 1});
-        }) == "trireme::nn::attend: sample 1 of a micro-batch has the padding token 0 at position 3, between words; pad "
-              "samples at their ends only");
+        }) ==
+        "trireme::nn::attend: sample 1 of a micro-batch has the padding token 0 at position 3, between words; pad "
+        "samples at their ends only");
 }

@@ -10,6 +10,10 @@
 #include "tensors.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/losses.hpp"
+#include "trireme/ops/sets/dense.hpp"
+#include "trireme/ops/sets/parts.hpp"
+#include "trireme/precision/fp16.hpp"
+#include "trireme/precision/precision.hpp"
 
 using namespace trireme;
 using namespace on_device;
@@ -18,6 +22,16 @@ namespace {
 
 using on_host = ops::host_losses;
 using tokens = std::vector<std::int32_t>;
+
+template <class Precision>
+using views = ops::detail::set_views<cuda, environment<Precision, cuda>>;
+template <class Precision>
+constexpr bool has_losses =
+    ops::detail::scores<kernels, views<Precision>, cuda>&& ops::detail::takes_parts<kernels, views<Precision>>;
+static_assert(has_losses<precision::fp32> && has_losses<precision::fp64> && has_losses<precision::bf16> &&
+              has_losses<precision::fp16>);
+static_assert(ops::rows_of_logits<cuda>(50257) == 8192 && ops::row_of_logits<cuda>(50257) == 50304 &&
+              ops::row_of_logits<cuda>(64) == 64);
 
 /// A class for each row; some rows have none.
 tokens some_targets(std::int64_t rows, std::int64_t classes, std::int32_t ignored) {
@@ -54,10 +68,9 @@ void compare_rows(row_shape const& at, ops::cross_entropy_terms const& terms, bo
   });
   shifted<T> const logits(longer, at.shift);
   shifted<std::int32_t> const classes(targets);
-  auto const got =
-      at.classes == at.row_length
-          ? kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms)
-          : kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms, at.classes);
+  auto const got = at.classes == at.row_length
+                       ? kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms)
+                       : kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms, at.classes);
   auto const loss = on_host::cross_entropy(tensor_view(want), tensor_view(targets), weight, gradient, terms);
   CHECK(got.count == loss.count);
   CHECK(got.left_out == loss.left_out);
@@ -128,12 +141,12 @@ TEST_CASE("a cross entropy on a device refuses a target that is no class", "[los
   shifted<std::int32_t> const classes({0, 5, 4, 7});
   CHECK(sentence_of<config_error>([&] { (void)kernels::cross_entropy(logits.view, ids(classes), 1.0, true); }) ==
         "trireme::ops::cross_entropy: target 5 is outside of 5 classes");
-  CHECK(sentence_of<assertion_error>(
-            [&] { (void)kernels::cross_entropy(logits.view.flat(0, 19), ids(classes), 1.0, true); }) ==
-        "trireme::ops::cross_entropy: sizes 19 and 16 differ");
-  CHECK(sentence_of<assertion_error>(
-            [&] { (void)kernels::cross_entropy(logits.view, ids(classes), 1.0, true, {}, 6); }) ==
-        "trireme::ops::cross_entropy: 6 classes in rows of 5 numbers");
+  CHECK(sentence_of<assertion_error>([&] {
+          (void)kernels::cross_entropy(logits.view.flat(0, 19), ids(classes), 1.0, true);
+        }) == "trireme::ops::cross_entropy: sizes 19 and 16 differ");
+  CHECK(sentence_of<assertion_error>([&] {
+          (void)kernels::cross_entropy(logits.view, ids(classes), 1.0, true, {}, 6);
+        }) == "trireme::ops::cross_entropy: 6 classes in rows of 5 numbers");
   tensor_view<std::int32_t const, cuda> const nothing;
   CHECK(kernels::cross_entropy(logits.view.flat(0, 0), nothing, 1.0, true).count == 0);
 }
@@ -168,9 +181,9 @@ TEST_CASE("a cross entropy whose classes are on several ranks is the host's", "[
           auto want = logits;
           auto const got = kernels::cross_entropy_part(there.view, ids(classes), part, there_peaks.view,
                                                        there_masses.view, there_chosen.view, weight, gradient, terms);
-          auto const loss = on_host::cross_entropy_part(tensor_view(want), tensor_view(targets), part,
-                                                        tensor_view(peaks), tensor_view(masses), tensor_view(chosen),
-                                                        weight, gradient, terms);
+          auto const loss =
+              on_host::cross_entropy_part(tensor_view(want), tensor_view(targets), part, tensor_view(peaks),
+                                          tensor_view(masses), tensor_view(chosen), weight, gradient, terms);
           CHECK(got.count == loss.count);
           CHECK(got.left_out == loss.left_out);
           CHECK(got.sum == Approx(loss.sum).epsilon(rounding));
@@ -193,7 +206,8 @@ TEST_CASE("squared errors on a device are the host's", "[losses]") {
         auto const at = [&, rows = rows, columns = columns](auto view) { return view.reshaped({rows, columns}); };
         tensor_view<float const, cuda> const goal = at(wanted.view);
         auto const got = kernels::squared_error(at(dy.view), at(there.view), goal, 0.7);
-        auto const loss = on_host::squared_error(at(tensor_view(want)), at(tensor_view(y)), at(tensor_view(targets)), 0.7);
+        auto const loss =
+            on_host::squared_error(at(tensor_view(want)), at(tensor_view(y)), at(tensor_view(targets)), 0.7);
         CHECK(got.count == rows);
         CHECK(got.sum == Approx(loss.sum).epsilon(1e-6));
         CHECK(same(dy.here(), want));
@@ -237,6 +251,5 @@ TEST_CASE("binary cross entropies on a device are the host's", "[losses]") {
   tensor_view<double const, cuda> const goal = wanted.view.reshaped({3, 2});
   CHECK(sentence_of<config_error>([&] {
           (void)kernels::binary_cross_entropy(tensor_view<float, cuda>(), there.view.reshaped({3, 2}), goal, 1.0);
-        }) ==
-        "trireme::nn::loss::binary_cross_entropy: target 1.5 is not a probability; targets lie in [0, 1]");
+        }) == "trireme::nn::loss::binary_cross_entropy: target 1.5 is not a probability; targets lie in [0, 1]");
 }

@@ -88,6 +88,8 @@ TEMPLATE_TEST_CASE("small products in CUDA memory are the host's", "[low_rank]",
   compare_product<TestType>(33, 9, 129, 1);
   compare_product<TestType>(1, 1, 1, 0);
   compare_product<TestType>(130, 17, 32, 0);
+  compare_product<TestType>(9, 4, 300, 1);
+  compare_product<TestType>(20, 70, 19, 0);
   compare_product<TestType>(5, 6, 0, 0);
   compare_product<TestType>(0, 6, 3, 0);
 #if defined(TRIREME_TEST_ON_GPU)

@@ -1,5 +1,6 @@
 // Other models than GPT train in CUDA memory as in host memory (training.hpp).
 #include "training.hpp"
+#include "trireme/nn/bert.hpp"
 
 using namespace on_device;
 
@@ -8,7 +9,7 @@ namespace {
 optim::sgd const moving{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0};
 
 template <class Model>
-void compare(std::string const& what, Model const& model, random_words const& words) {
+void compare(std::string const& what, Model const& model, ordered_words const& words) {
   expect_the_hosts_training(what, 1, model, moving, parallel::data{}, precision::fp32{}, words, 1e-5);
   expect_the_hosts_training(what, 2, model, moving, parallel::data{}, precision::fp32{}, words, 1e-5);
 }

@@ -9,43 +9,24 @@
 
 #include "../../catch.hpp"
 #include "../../support/sentence.hpp"
-#include "trireme/ops/cuda.hpp"
+#include "tensors.hpp"
 
 using namespace trireme;
 
 namespace {
 
-using kernels = ops::on<cuda>;
+using on_device::kernels;
+using on_device::same;
+using on_device::shifted;
 
-/// Numbers around `middle`, drawn from a seed.
+/// Numbers between middle - span and middle + span.
 template <class T>
-std::vector<T> drawn(std::int64_t n, std::uint64_t seed, double middle, double width) {
-  std::vector<T> all(static_cast<std::size_t>(n));
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15ULL + 1;
-  for (auto& each : all) {
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    auto const unit = static_cast<double>(state >> 40) / 0x1p24 - 0.5;
-    each = static_cast<T>(static_cast<ops::accumulate_t<T>>(middle + width * unit));
-  }
+std::vector<T> around(double middle, std::int64_t n, std::uint64_t seed, double span) {
+  auto all = on_device::numbers<T>(n, seed, span);
+  for (auto& each : all)
+    each = static_cast<T>(static_cast<ops::accumulate_t<T>>(each) + static_cast<ops::accumulate_t<T>>(middle));
   return all;
 }
-/// A tensor on the device with these elements, which begin `offset` elements behind an aligned address.
-template <class T>
-struct moved {
-  std::int64_t size, offset;
-  tensor<T, cuda> whole;
-  moved(std::vector<T> const& all, std::int64_t behind)
-      : size(static_cast<std::int64_t>(all.size())), offset(behind), whole(shape{size + behind}) {
-    kernels::upload(view(), all);
-  }
-  [[nodiscard]] tensor_view<T, cuda> view() const { return whole.view().flat(offset, size); }
-  [[nodiscard]] tensor_view<T const, cuda> read() const { return view(); }
-  [[nodiscard]] std::vector<T> back() const {
-    std::vector<T> all(static_cast<std::size_t>(size));
-    kernels::download(std::span<T>(all), read());
-    return all;
-  }
-};
 template <class T>
 double number(T x) {
   return static_cast<double>(static_cast<ops::accumulate_t<T>>(x));
@@ -72,11 +53,6 @@ void close(std::vector<T> const& got, std::vector<double> const& want, double to
   INFO("element " << worst << ": " << number(got[worst]) << ", expected " << want[worst]);
   CHECK(most <= tolerance);
 }
-template <class T>
-bool same(std::vector<T> const& a, std::vector<T> const& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
-
 struct layout {
   std::int64_t rows, channels, offset = 0;
 };
@@ -88,9 +64,9 @@ void check(layout const& at) {
                << (Centred ? "layer_norm" : "rms_norm"));
   constexpr double epsilon = 1e-3;
   auto const n = at.rows * at.channels;
-  auto const x = drawn<T>(n, 1, 0.5, 3), dy = drawn<T>(n, 2, 0, 2), old = drawn<T>(n, 3, 0, 1);
-  auto const gain = drawn<T>(at.channels, 4, 1, 1), bias = drawn<T>(at.channels, 5, 0, 1);
-  auto const gain_before = drawn<real>(at.channels, 6, 0, 1), bias_before = drawn<real>(at.channels, 7, 0, 1);
+  auto const x = around<T>(0.5, n, 1, 1.5), dy = around<T>(0, n, 2, 1), old = around<T>(0, n, 3, 0.5);
+  auto const gain = around<T>(1, at.channels, 4, 0.5), bias = around<T>(0, at.channels, 5, 0.5);
+  auto const gain_before = around<real>(0, at.channels, 6, 0.5), bias_before = around<real>(0, at.channels, 7, 0.5);
 
   std::vector<double> y(x.size()), dx(x.size()), mean(static_cast<std::size_t>(at.rows)), rstd(mean.size());
   std::vector<double> dgain(gain.size()), dbias(gain.size());
@@ -122,47 +98,47 @@ void check(layout const& at) {
     }
   }
 
-  moved<T> const on_x(x, at.offset), on_dy(dy, at.offset), on_gain(gain, at.offset), on_bias(bias, at.offset);
-  moved<T> const on_y(old, at.offset), on_dx(old, at.offset), on_sum(old, at.offset);
-  moved<real> const on_mean(std::vector<real>(mean.size()), 0), on_rstd(std::vector<real>(mean.size()), 0);
+  shifted<T> const on_x(x, at.offset), on_dy(dy, at.offset), on_gain(gain, at.offset), on_bias(bias, at.offset);
+  shifted<T> const on_y(old, at.offset), on_dx(old, at.offset), on_sum(old, at.offset);
+  shifted<real> const on_mean(std::vector<real>(mean.size()), 0), on_rstd(std::vector<real>(mean.size()), 0);
   auto const forward = [&](tensor_view<T, cuda> to, tensor_view<T const, cuda> from) {
     if constexpr (Centred)
-      kernels::layer_norm(to, on_mean.view(), on_rstd.view(), from, on_gain.read(), on_bias.read(), epsilon);
+      kernels::layer_norm(to, on_mean.view, on_rstd.view, from, on_gain.view, on_bias.view, epsilon);
     else
-      kernels::rms_norm(to, on_rstd.view(), from, on_gain.read(), epsilon);
+      kernels::rms_norm(to, on_rstd.view, from, on_gain.view, epsilon);
   };
-  auto const backward = [&](tensor_view<T, cuda> to, moved<real> const& of_gain, moved<real> const& of_bias,
+  auto const backward = [&](tensor_view<T, cuda> to, shifted<real> const& of_gain, shifted<real> const& of_bias,
                             tensor_view<T const, cuda> from, bool accumulate) {
     if constexpr (Centred)
-      kernels::layer_norm_backward(to, of_gain.view(), of_bias.view(), from, on_x.read(), on_mean.read(),
-                                   on_rstd.read(), on_gain.read(), accumulate);
+      kernels::layer_norm_backward(to, of_gain.view, of_bias.view, from, on_x.view, on_mean.view, on_rstd.view,
+                                   on_gain.view, accumulate);
     else
-      kernels::rms_norm_backward(to, of_gain.view(), from, on_x.read(), on_rstd.read(), on_gain.read(), accumulate);
+      kernels::rms_norm_backward(to, of_gain.view, from, on_x.view, on_rstd.view, on_gain.view, accumulate);
   };
-  forward(on_y.view(), on_x.read());
-  close(on_y.back(), y, rounding<T>(), "y");
-  if (Centred) close(on_mean.back(), mean, rounding<real>(), "mean");
-  close(on_rstd.back(), rstd, rounding<real>(), "rstd");
-  moved<T> const in_place(x, at.offset);
-  forward(in_place.view(), in_place.read());
-  CHECK(same(in_place.back(), on_y.back()));
+  forward(on_y.view, on_x.view);
+  close(on_y.here(), y, rounding<T>(), "y");
+  if (Centred) close(on_mean.here(), mean, rounding<real>(), "mean");
+  close(on_rstd.here(), rstd, rounding<real>(), "rstd");
+  shifted<T> const in_place(x, at.offset);
+  forward(in_place.view, in_place.view);
+  CHECK(same(in_place.here(), on_y.here()));
 
-  moved<real> const on_dgain(gain_before, 0), on_dbias(bias_before, 0), again_dgain(gain_before, 0),
+  shifted<real> const on_dgain(gain_before, 0), on_dbias(bias_before, 0), again_dgain(gain_before, 0),
       again_dbias(bias_before, 0);
-  backward(on_dx.view(), on_dgain, on_dbias, on_dy.read(), false);
-  close(on_dx.back(), dx, 2 * rounding<T>(), "dx");
-  close(on_dgain.back(), dgain, 4 * rounding<real>(), "dgain");
-  if (Centred) close(on_dbias.back(), dbias, 4 * rounding<real>(), "dbias");
-  backward(on_dy.view(), again_dgain, again_dbias, on_dy.read(), false);
-  CHECK(same(on_dy.back(), on_dx.back()));
-  CHECK(same(again_dgain.back(), on_dgain.back()));
-  CHECK(same(again_dbias.back(), on_dbias.back()));
+  backward(on_dx.view, on_dgain, on_dbias, on_dy.view, false);
+  close(on_dx.here(), dx, 2 * rounding<T>(), "dx");
+  close(on_dgain.here(), dgain, 4 * rounding<real>(), "dgain");
+  if (Centred) close(on_dbias.here(), dbias, 4 * rounding<real>(), "dbias");
+  backward(on_dy.view, again_dgain, again_dbias, on_dy.view, false);
+  CHECK(same(on_dy.here(), on_dx.here()));
+  CHECK(same(again_dgain.here(), on_dgain.here()));
+  CHECK(same(again_dbias.here(), on_dbias.here()));
 
-  moved<T> const dy_again(dy, at.offset);
-  backward(on_sum.view(), again_dgain, again_dbias, dy_again.read(), true);
+  shifted<T> const dy_again(dy, at.offset);
+  backward(on_sum.view, again_dgain, again_dbias, dy_again.view, true);
   auto sum = dx;
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += number(old[i]);
-  close(on_sum.back(), sum, 2 * rounding<T>(), "dx, added to");
+  close(on_sum.here(), sum, 2 * rounding<T>(), "dx, added to");
 }
 
 template <class T>

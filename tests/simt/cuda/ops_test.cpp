@@ -34,10 +34,11 @@ constexpr bool has_what_a_plain_model_needs =
     ops::exchange_kernels<cuda, environment<Precision, cuda>>&& ops::update_kernels<cuda, environment<Precision, cuda>>;
 static_assert(has_what_a_plain_model_needs<precision::fp32> && has_what_a_plain_model_needs<precision::fp64> &&
               has_what_a_plain_model_needs<precision::bf16> && has_what_a_plain_model_needs<precision::fp16>);
-// Sets of which some kernel is missing are not accepted.
+/// All sets that models and compressors need.
 template <class Precision>
 constexpr bool has_more = ops::dense_kernels<cuda, environment<Precision, cuda>>;
-static_assert(!has_more<precision::fp32> && !has_more<precision::fp64> && !has_more<precision::bf16>);
+static_assert(has_more<precision::fp32> && has_more<precision::fp64> && has_more<precision::bf16> &&
+              has_more<precision::fp16>);
 
 template <class T>
 std::vector<T> numbers(std::int64_t n, float first) {

@@ -86,6 +86,11 @@ TEMPLATE_TEST_CASE("the largest elements in CUDA memory are the host's", "[selec
     compare(coarse<TestType>(3000, 5), k, 0);
     compare(std::vector<TestType>(3000), k, 0);
   }
+  auto sparse = numbers<TestType>(3000, 7);
+  for (std::size_t i = 0; i < sparse.size(); ++i)
+    if (i % 4 != 1) sparse[i] = i % 2 == 0 ? TestType{0} : -TestType{0};
+  sparse[1001] = std::numeric_limits<TestType>::denorm_min();
+  for (std::int64_t const k : {300, 749, 750, 751, 2000, 3000}) compare(sparse, k, 0);
   auto x = numbers<TestType>(2500, 8);
   x[17] = std::numeric_limits<TestType>::quiet_NaN();
   x[2400] = -std::numeric_limits<TestType>::infinity();

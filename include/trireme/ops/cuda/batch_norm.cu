@@ -45,9 +45,12 @@ int column_gradients(void* stream, dtype of, void* of_dy, void* of_both, void co
     return device::with_pack_width<device::sum_width<T>>(
         channels,
         [&]<int Width>(std::integral_constant<int, Width>) {
-          device::summing_gradients<T, Width> const work{static_cast<real*>(of_dy),        static_cast<real*>(of_both),
-                                                         d,                                from,
-                                                         static_cast<real const*>(mean),   static_cast<real const*>(rstd)};
+          device::summing_gradients<T, Width> const work{static_cast<real*>(of_dy),
+                                                         static_cast<real*>(of_both),
+                                                         d,
+                                                         from,
+                                                         static_cast<real const*>(mean),
+                                                         static_cast<real const*>(rstd)};
           return device::launch_column_sums<Width>("column_gradients", work, rows, channels, scratch, stream);
         },
         d, from);

@@ -18,9 +18,8 @@ namespace trireme::ops {
 /// The batch normalisation kernels of CUDA memory, with the shapes and checks of batch_norm_on<host>. Work is queued on
 /// cuda::stream() of the calling thread.
 ///
-/// Numerics sums over rows are formed in double and rounded once, in an order that depends on the shape alone: in
-/// chunks
-///          of rows, whose sums are then added. normalise, normalise_backward and inverse_deviation have the host's
+/// Numerics sums over rows are formed in double and rounded once. Chunks of rows are summed, and then their sums, in an
+///          order that depends on the shape alone. normalise, normalise_backward and inverse_deviation have the host's
 ///          bits where its compiler contracts no products and sums.
 /// Bytes    16 bytes of device memory for each channel and chunk of rows, of which there are at most 512.
 /// Threads  thread-safe on different outputs; each thread has its own stream.

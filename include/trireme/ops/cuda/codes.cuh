@@ -208,7 +208,8 @@ struct decoding {
 struct drawn_element {
   std::int64_t at, size;
 };
-__device__ __forceinline__ drawn_element draw(std::int64_t n, std::int64_t k, std::int64_t i, std::uint32_t word) {
+__device__ __forceinline__ drawn_element draw_element(std::int64_t n, std::int64_t k, std::int64_t i,
+                                                      std::uint32_t word) {
   auto const first = i * n / k;
   auto const size = (i + 1) * n / k - first;
   auto const offset = static_cast<std::uint64_t>(word) * static_cast<std::uint64_t>(size);
@@ -231,7 +232,7 @@ struct gathering_drawn {
     for (int j = 0; j < 4; ++j) {
       auto const which = i * 4 + j;
       if (which >= k) break;
-      auto const element = draw(n, k, which, words[static_cast<std::size_t>(j)]);
+      auto const element = draw_element(n, k, which, words[static_cast<std::size_t>(j)]);
       auto const value = x[element.at];
       values[which] = narrow<T>(weighted ? product(value, static_cast<G>(element.size)) : value);
     }
@@ -252,7 +253,7 @@ struct scattering_drawn {
     for (int j = 0; j < 4; ++j) {
       auto const which = i * 4 + j;
       if (which >= k) break;
-      y[draw(n, k, which, words[static_cast<std::size_t>(j)]).at] = static_cast<G>(wide(values[which]));
+      y[draw_element(n, k, which, words[static_cast<std::size_t>(j)]).at] = static_cast<G>(wide(values[which]));
     }
   }
 };

@@ -122,6 +122,7 @@ class library {
     if (workspace_ == nullptr) {
       if (auto const outcome = open(); outcome.is != state::queued) return outcome;
     }
+    if (plans_.size() >= most_plans) plans_.clear();  // numbers of rows that change from step to step
     auto const [found, is_new] = plans_.try_emplace(plan_key(call));
     auto& plan = found->second;
     if (is_new) {
@@ -129,7 +130,11 @@ class library {
       // What cannot be described to cuBLASLt with an epilogue can often be described without.
       if (plan.made.is == state::failed && call.epilogue != product_epilogue::none) plan.made.is = state::unsupported;
     }
-    if (plan.made.is != state::queued) return plan.made;
+    if (plan.made.is != state::queued) {
+      auto const outcome = plan.made;
+      if (outcome.is == state::failed) plans_.erase(found);
+      return outcome;
+    }
     if (auto const outcome = set_pointers(plan, call); outcome.is != state::queued) return outcome;
     static constexpr double one64 = 1, zero64 = 0;
     static constexpr float one32 = 1, zero32 = 0;
@@ -147,6 +152,8 @@ class library {
   }
 
  private:
+  static constexpr std::size_t most_plans = 4096;  // of less than a kilobyte each
+
   [[nodiscard]] product_outcome open() {
     int device = 0;
     int major = 0;

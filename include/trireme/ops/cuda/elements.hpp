@@ -230,7 +230,8 @@ struct cuda_elements {
     }
   }
 
-  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does; one kernel for each 256 samples.
+  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does; one kernel for each 256
+  /// samples.
   template <detail::cuda_float T>
   static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
     if (!site.active() || y.empty()) return;

@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(block_threads) add_pieces(word_sums<G, T> cons
 }
 
 /// Adds the pieces of cut words to dtable. A block has the words that begin at block_threads neighbouring places, and
-/// warp_width * columns_of_lane columns; each of its warps sums an equal part of a word's pieces in order, then the parts
-/// are added in theirs.
+/// warp_width * columns_of_lane columns; each of its warps sums an equal part of a word's pieces in order, then the
+/// parts are added in theirs.
 inline constexpr int columns_of_lane = 4;
 template <class G, class T>
 __global__ void __launch_bounds__(block_threads) add_cut_words(word_sums<G, T> const at) {
@@ -216,9 +216,10 @@ __global__ void __launch_bounds__(block_threads) add_cut_words(word_sums<G, T> c
   auto const of_group = group * block_threads;
   auto const own = of_group + thread;
   auto const* const order = at.words_in_order;
-  auto const begins = ballot(own + piece_rows < at.rows && order[own] < at.words && order[own + piece_rows] == order[own] &&
-                             (own == 0 || order[own - 1] != order[own]));
-  if (lane == 0) cut[warp] = begins;
+  bool const begins = own + piece_rows < at.rows && order[own] < at.words &&
+                      order[own + piece_rows] == order[own] && (own == 0 || order[own - 1] != order[own]);
+  auto const of_warp = ballot(begins);
+  if (lane == 0) cut[warp] = of_warp;
   sync_block();
   for (int w = 0; w < warps; ++w) {
     for (auto left = cut[w]; left != 0; left &= left - 1) {

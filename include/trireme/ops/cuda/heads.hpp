@@ -126,9 +126,8 @@ struct cuda_heads {
   template <detail::cuda_float T>
   static void arrange_heads(view<T> qkv, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
     auto const n = arranged("arrange_heads", how, x.size(), qkv.size(), table.size());
-    detail::expect_cuda("arrange_heads",
-                        cuda_kernels::arrange_heads(cuda::stream(), dtype_of<T>, raw(qkv), raw(x),
-                                                    table.empty() ? nullptr : raw(table), how, n));
+    detail::expect_cuda("arrange_heads", cuda_kernels::arrange_heads(cuda::stream(), dtype_of<T>, raw(qkv), raw(x),
+                                                                     table.empty() ? nullptr : raw(table), how, n));
   }
   /// dx is written, and may be dqkv if there are as many keys as queries.
   template <detail::cuda_float T>
@@ -163,8 +162,8 @@ struct cuda_heads {
                                                                     raw(dquery_gain), raw(dkey_gain), scratch));
   }
 
-  /// The keys that each position may attend to: see host_visible_keys. Waits for the stream if there is a padding token,
-  /// because padding between words is an error.
+  /// The keys that each position may attend to: see host_visible_keys. Waits for the stream if there is a padding
+  /// token, because padding between words is an error.
   static void visible_keys(view<std::int32_t> seen, view<std::int32_t const> tokens, token_mask const& how) {
     detail::same_size("visible_keys", seen.size(), 2 * tokens.size());
     if (tokens.empty()) return;

@@ -8,8 +8,8 @@
 
 namespace trireme::ops::detail::device {
 
-/// Width neighbouring elements of T in registers, as they are in memory: two elements of 16 bits share a register, which
-/// a compiler does not do by itself with a pack of them. Element k is read as float, or double.
+/// Width neighbouring elements of T in registers, as they are in memory: two elements of 16 bits share a register,
+/// which a compiler does not do on its own with a pack of them. Element k is read as float, or double.
 template <class T, int Width>
 struct held {
   using real = real_for<T>;

@@ -52,7 +52,7 @@ __device__ __forceinline__ Real joined_in_block(Real x, Join join, Real nothing)
 /// exp(x), x at most 0 or not far above. Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick
 /// one; in float it is that of the host.
 template <class T, class Real>
-__device__ __forceinline__ Real exponential(Real x) {
+__device__ __forceinline__ Real natural_power(Real x) {
   if constexpr (storage_float<T>)
     return quick_exp2(product(x, 1.44269504F));
   else
@@ -148,7 +148,7 @@ struct row_slope {
   }
   template <class T>
   [[nodiscard]] __device__ __forceinline__ T at(T logit) const {
-    return narrow<T>(fused(exponential<T>(difference(opened_lane<Real>(logit).v, peak)), factor, -less));
+    return narrow<T>(fused(natural_power<T>(difference(opened_lane<Real>(logit).v, peak)), factor, -less));
   }
 };
 
@@ -165,15 +165,8 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   auto const thread = static_cast<int>(threadIdx.x);
   auto const threads = static_cast<int>(blockDim.x);
   T* const values = logits + row * row_length;
-  auto const target = targets[row];
-  if (how.leaves_out(target) || target >= classes) {
-    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
-    if (how.gradient) clear_row(values, static_cast<int>(row_length));
-    return;
-  }
-
+  // The row is on its way while its target is looked at: there is no other block here to hide that time.
   row_shares<T> const shares(values, classes);
-  auto const chosen = opened_lane<real>(values[target]).v;
   bool const has_single = thread < shares.singles;
   T single = narrow<T>(real{0});
   if (has_single) single = values[shares.single_at(thread)];
@@ -186,6 +179,17 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     if (auto const p = thread + k * threads; p < shares.packs)
       kept[k] = std::bit_cast<words>(load<width>(values + shares.pack_at(p)));
   }
+
+  auto const target = targets[row];
+  if (how.leaves_out(target) || target >= classes) {
+    if (how.gradient) {
+      sync_block();  // all have read
+      clear_row(values, static_cast<int>(row_length));
+    }
+    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
+    return;
+  }
+  auto const chosen = opened_lane<real>(values[target]).v;
   auto const for_packs = [&](auto&& f) {
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
@@ -207,11 +211,11 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   auto const peak = joined_in_block<0>(top, larger{}, -std::numeric_limits<real>::infinity());
 
   real mass = 0;
-  if (has_single) mass = exponential<T>(difference(opened_lane<real>(single).v, peak));
+  if (has_single) mass = natural_power<T>(difference(opened_lane<real>(single).v, peak));
   for_packs([&](int, pack<T, width> const& numbers) {
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < width; ++k)
-      mass = sum(mass, exponential<T>(difference(opened_lane<real>(numbers.values[k]).v, peak)));
+      mass = sum(mass, natural_power<T>(difference(opened_lane<real>(numbers.values[k]).v, peak)));
   });
   mass = joined_in_block<1>(mass, added{}, real{0});
 
@@ -235,7 +239,7 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   }
   if (!how.gradient) return;
 
-  row_slope<real> const slope(how, peak, mass, exponential<T>(difference(chosen, peak)), classes);
+  row_slope<real> const slope(how, peak, mass, natural_power<T>(difference(chosen, peak)), classes);
   for_packs([&](int p, pack<T, width> const& numbers) {
     pack<T, width> out;
     TRIREME_DEVICE_UNROLL
@@ -291,7 +295,7 @@ __global__ void __launch_bounds__(row_threads)
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < Width; ++k) {
       auto const logit = opened_lane<real>(numbers.values[k]).v;
-      mass = sum(mass, exponential<T>(difference(logit, peak)));
+      mass = sum(mass, natural_power<T>(difference(logit, peak)));
       total = sum(total, logit);
     }
   });
@@ -332,7 +336,7 @@ __global__ void __launch_bounds__(row_threads)
   row_shares<T> const shares(values, classes.here);
   auto const place = classes.place(target);
   bool const own = place >= 0 && thread == shares.owner(place, static_cast<int>(blockDim.x));
-  auto const of_target = own ? exponential<T>(difference(opened_lane<real>(values[place]).v, peak)) : real{0};
+  auto const of_target = own ? natural_power<T>(difference(opened_lane<real>(values[place]).v, peak)) : real{0};
   row_slope<real> const slope(how, peak, mass, of_target, static_cast<int>(classes.whole));
   for_shares(shares, [&]<int Width>(std::integral_constant<int, Width>, int at) {
     auto numbers = load<Width>(values + at);

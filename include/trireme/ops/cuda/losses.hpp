@@ -28,8 +28,10 @@ namespace trireme::ops {
 /// Functions that return a loss wait for the stream once; row_peaks and row_masses do not wait.
 ///
 /// Shapes   as on<host> has them. Rows of logits may be longer than their number of classes (cross_entropy).
-/// Numerics in float, double for double; a row's exponentials of 16 bits have relative errors of 2^-21. Losses are summed
-///          in double in an order that depends on their number alone. squared_error has the host's gradient, to the bit.
+/// Numerics in float, double for double; a row's exponentials of 16 bits have relative errors of 2^-21. Losses are
+/// summed
+///          in double in an order that depends on their number alone. squared_error has the host's gradient, to the
+///          bit.
 /// Bytes    8 bytes of scratch memory of the device a row.
 /// Errors   assertion_error (light) if the sizes do not fit; config_error (normal) for a target outside the classes,
 ///          after the gradients of the other rows are written.
@@ -85,11 +87,10 @@ struct cuda_losses {
     if (targets.empty()) return;
     for (auto const size : {masses.size(), peaks.size(), chosen.size()})
       detail::same_size("row_masses", size, targets.size());
-    detail::expect_cuda(
-        "row_masses",
-        cuda_kernels::row_masses(cuda::stream(), dtype_of<std::remove_const_t<T>>, raw(logits), targets.size(),
-                                 logits.size() / targets.size(), raw(targets), part, terms.smoothing, raw(peaks),
-                                 raw(masses), raw(chosen)));
+    detail::expect_cuda("row_masses",
+                        cuda_kernels::row_masses(cuda::stream(), dtype_of<std::remove_const_t<T>>, raw(logits),
+                                                 targets.size(), logits.size() / targets.size(), raw(targets), part,
+                                                 terms.smoothing, raw(peaks), raw(masses), raw(chosen)));
   }
   template <detail::cuda_float T>
   static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_range part,
@@ -119,9 +120,9 @@ struct cuda_losses {
     auto const columns = y.extent(1);
     if (y.empty()) return {0, y.extent(0)};
     auto const found = compared("binary_cross_entropy", y.size(), [&](double* parts, cuda_kernels::loss_numbers* out) {
-      return cuda_kernels::binary_cross_entropy(
-          cuda::stream(), dtype_of<T>, dy.empty() ? nullptr : raw(dy), raw(y), dtype_of<std::remove_const_t<Target>>,
-          raw(targets), y.size(), weight / static_cast<double>(columns), parts, out);
+      return cuda_kernels::binary_cross_entropy(cuda::stream(), dtype_of<T>, dy.empty() ? nullptr : raw(dy), raw(y),
+                                                dtype_of<std::remove_const_t<Target>>, raw(targets), y.size(),
+                                                weight / static_cast<double>(columns), parts, out);
     });
     if (found.first_refused != 0) {
       auto const at = static_cast<std::int64_t>(~found.first_refused);
@@ -158,8 +159,7 @@ struct cuda_losses {
   // Runs `launch` with memory for the losses of `n` parts, and returns what it leaves for the host.
   template <class Launch>
   static cuda_kernels::loss_numbers summed(char const* who, std::int64_t n, Launch&& launch) {
-    auto* const losses =
-        static_cast<double*>(detail::cuda_scratch(who, static_cast<std::size_t>(n) * sizeof(double)));
+    auto* const losses = static_cast<double*>(detail::cuda_scratch(who, static_cast<std::size_t>(n) * sizeof(double)));
     return detail::cuda_result<cuda_kernels::loss_numbers, 1>(
         who, [&](cuda_kernels::loss_numbers* out) { return launch(losses, out); })[0];
   }
@@ -187,8 +187,8 @@ struct cuda_losses {
   template <class T>
   static std::remove_const_t<T> number(view<T> x, std::int64_t index) {
     std::remove_const_t<T> one;
-    detail::expect_cuda("read", ::cudaMemcpyAsync(&one, raw(x) + index, sizeof one, cudaMemcpyDeviceToHost,
-                                                  cuda::stream()));
+    detail::expect_cuda("read",
+                        ::cudaMemcpyAsync(&one, raw(x) + index, sizeof one, cudaMemcpyDeviceToHost, cuda::stream()));
     cuda::finish();
     return one;
   }

@@ -20,13 +20,12 @@ struct small_product_call {
 };
 
 /// A thread block makes one tile of y after another, each thread one element, which is summed in the order of k: the
-/// host's bits. Tiles are as narrow as the matrix.
-template <class T, int Columns>
+/// host's bits. Tiles are as narrow as the matrix; Depth numbers of k are read at once, in multiples of 8.
+template <class T, int Columns, int Depth>
 __global__ void __launch_bounds__(block_threads) small_product(small_product_call<T> const call) {
   constexpr int rows = block_threads / Columns;
-  constexpr int depth = 32;              // of k at once
-  using left_tile = T[rows][depth + 1];  // one more, so that neighbouring rows lie in different banks
-  using right_tile = T[depth][Columns + 1];
+  using left_tile = T[rows][Depth + 1];  // one more, so that neighbouring rows lie in different banks
+  using right_tile = T[Depth][Columns + 1];
   auto& left = block_shared<left_tile, 0>();
   auto& right = block_shared<right_tile, 1>();
   auto const t = static_cast<int>(threadIdx.x);
@@ -39,31 +38,32 @@ __global__ void __launch_bounds__(block_threads) small_product(small_product_cal
     auto const first_row = tile / across * rows;
     auto const first_column = tile % across * Columns;
     T total = 0;
-    for (std::int64_t at = 0; at < k; at += depth) {
-      auto const here = static_cast<int>(k - at < depth ? k - at : depth);
+    for (std::int64_t at = 0; at < k; at += Depth) {
+      auto const here = static_cast<int>(k - at < Depth ? k - at : Depth);
       // Neighbouring threads read neighbouring elements.
       TRIREME_DEVICE_UNROLL
-      for (int e = t; e < rows * depth; e += block_threads) {
-        int const r = a_turned ? e % rows : e / depth;
-        int const l = a_turned ? e / rows : e % depth;
+      for (int e = t; e < rows * Depth; e += block_threads) {
+        int const r = a_turned ? e % rows : e / Depth;
+        int const l = a_turned ? e / rows : e % Depth;
         if (l < here && first_row + r < m)
           left[r][l] = a_turned ? a[(at + l) * m + first_row + r] : a[(first_row + r) * k + at + l];
       }
       TRIREME_DEVICE_UNROLL
-      for (int e = t; e < Columns * depth; e += block_threads) {
-        int const c = b_turned ? e / depth : e % Columns;
-        int const l = b_turned ? e % depth : e / Columns;
+      for (int e = t; e < Columns * Depth; e += block_threads) {
+        int const c = b_turned ? e / Depth : e % Columns;
+        int const l = b_turned ? e % Depth : e / Columns;
         if (l < here && first_column + c < n)
           right[l][c] = b_turned ? b[(first_column + c) * k + at + l] : b[(at + l) * n + first_column + c];
       }
       sync_block();
       if (first_row + row < m && first_column + column < n) {
-        if (here == depth) {
+        auto const add = [&](int which) { total = sum(total, product(left[row][which], right[which][column])); };
+        int l = 0;
+        for (; l + 8 <= here; l += 8) {
           TRIREME_DEVICE_UNROLL
-          for (int l = 0; l < depth; ++l) total = sum(total, product(left[row][l], right[l][column]));
-        } else {
-          for (int l = 0; l < here; ++l) total = sum(total, product(left[row][l], right[l][column]));
+          for (int next = 0; next < 8; ++next) add(l + next);
         }
+        for (; l < here; ++l) add(l);
       }
       sync_block();
     }
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(orthonormal_threads)
       }
       own = sum(own, product(value, next >= 0 ? static_cast<double>(x[i * r + next]) : value));
     }
-    return sum_of_block<orthonormal_threads>(own);
+    return ordered_sum_of_block<orthonormal_threads>(own);
   };
   // Makes the column orthogonal to the first c columns; returns its square.
   auto const made_orthogonal = [&](std::int64_t c) {

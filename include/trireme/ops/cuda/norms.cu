@@ -1,4 +1,5 @@
-// The bodies of the functions of ops/cuda/norms_launch.hpp, compiled by the nvcc of the user as a part of trireme::cuda.
+// The bodies of the functions of ops/cuda/norms_launch.hpp, compiled by the nvcc of the user as a part of
+// trireme::cuda.
 #include "trireme/ops/cuda/norms_launch.hpp"
 
 #include <cmath>
@@ -94,10 +95,9 @@ int norm_backward(char const* name, device::norm_backward<T> const& at, void* dg
       auto const launch = [&]<int OfProcessor, class S>(S, std::integral_constant<int, OfProcessor>) {
         static_assert(OfProcessor <= backward_blocks_of_processor);
         auto const blocks = blocks_of_rows(at.rows, S::block / S::threads, blocks_on_processors(OfProcessor));
-        return finish(
-            device::run(name, &device::normalise_rows_backward<Centred, T, S::values, S::threads, S::block, OfProcessor>,
-                        blocks, S::block, stream, at),
-            blocks);
+        auto* const kernel =
+            &device::normalise_rows_backward<Centred, T, S::values, S::threads, S::block, OfProcessor>;
+        return finish(device::run(name, kernel, blocks, S::block, stream, at), blocks);
       };
       using one = std::integral_constant<int, 1>;
       using two = std::integral_constant<int, 2>;

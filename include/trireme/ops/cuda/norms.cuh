@@ -4,12 +4,13 @@
 
 #include "trireme/ops/cuda/held.cuh"
 
-// Normalisation of the rows of a matrix: layer_norm (Centred), and rms_norm, which has no mean and no bias. bfloat16 and
-// float16 are computed in float and rounded once.
+// Normalisation of the rows of a matrix: layer_norm (Centred), and rms_norm, which has no mean and no bias. bfloat16
+// and float16 are computed in float and rounded once.
 //
-// A row is read once and stays in the registers of the threads that share it: the lanes of a warp, or a block if the row
-// is longer. Rows that do not fit, that are not aligned to 16 bytes, or of double are read several times, by a block
-// each. Sums have a fixed order: each thread adds its own elements, then lanes and warps are added in a tree.
+// A row is read once and stays in the registers of the threads that share it: the lanes of a warp, or a block if the
+// row is longer. Rows that do not fit, that are not aligned to 16 bytes, or of double are read several times, by a block
+// each. Sums have a fixed order: each thread adds its own elements, then the lanes of a warp are added in a tree, and
+// the warps in their order.
 
 namespace trireme::ops::detail::device {
 
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(block_threads) normalise_any_rows(norm_forward
 // With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)); without a mean the first
 // average is left out. The gradient of the gain is the sum of dy n over rows, that of the bias the sum of dy: a thread
 // adds these for its columns and the rows of its warp or block in their order, then the warps of a block are added in
-// theirs. add_column_sums adds the blocks.
+// theirs. add_column_parts adds the blocks.
 
 template <bool Centred, class T, int Values, int Threads, int Block, int BlocksOfProcessor>
 __global__ void __launch_bounds__(Block, BlocksOfProcessor) normalise_rows_backward(norm_backward<T> const at) {

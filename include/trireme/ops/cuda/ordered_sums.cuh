@@ -10,7 +10,7 @@ namespace trireme::ops::detail::device {
 
 /// The sum of `own` over all threads of a block of Threads, in a fixed tree; every thread gets it.
 template <int Threads>
-__device__ __forceinline__ double sum_of_block(double own) {
+__device__ __forceinline__ double ordered_sum_of_block(double own) {
   constexpr int warps = Threads / warp_width;
   auto& of_warps = block_shared<double[warps]>();
   for (int by = warp_width / 2; by > 0; by /= 2) own = sum(own, shuffle_xor(own, by));

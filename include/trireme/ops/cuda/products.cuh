@@ -26,10 +26,17 @@ __global__ void __launch_bounds__(block_threads)
     finish_product(finish_tensors<T, S> const all, std::int64_t rows, std::int64_t packs_of_row) {
   using real = real_for<T>;
   using number = lane<real>;
-  auto const tasks = rows * packs_of_row;
-  for (auto task = first_task(); task < tasks; task += all_tasks()) {
-    auto const row = task / packs_of_row;
-    auto const column = (task - row * packs_of_row) * Width;
+  auto const step = all_tasks();
+  auto const rows_of_step = step / packs_of_row;  // divisions take longer than the rest of a task, so there are few
+  auto const packs_of_step = step - rows_of_step * packs_of_row;
+  auto row = first_task() / packs_of_row;
+  auto place = first_task() - row * packs_of_row;
+  for (; row < rows; row += rows_of_step, place += packs_of_step) {
+    if (place >= packs_of_row) {
+      place -= packs_of_row;
+      if (++row >= rows) break;
+    }
+    auto const column = place * Width;
     auto const at = row * all.row + column;
     auto const sums = load<Width>(all.sums + row * all.sums_row + column);
     number z[Width];

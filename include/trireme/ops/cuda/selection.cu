@@ -16,7 +16,7 @@ namespace {
 
 /// Calls f(G{}) with float or double.
 template <class F>
-int for_gradients(dtype of, F&& f) {
+int for_selected(dtype of, F&& f) {
   if (of == dtype::f32) return f(float{});
   if (of == dtype::f64) return f(double{});
   return device::launch_refused;
@@ -53,7 +53,7 @@ struct selection_scratch {
 };
 
 /// Several launches, of which the first that fails is reported.
-struct launches {
+struct selection_launches {
   void* stream;
   int code = device::launch_succeeded;
   template <class... Parameters, class... Arguments>
@@ -66,7 +66,7 @@ struct launches {
 
 /// Finds the magnitude that the state looks for among at most n elements.
 template <class G>
-void find_threshold(launches& queue, selection_scratch const& scratch, G const* x, std::int64_t n) {
+void find_threshold(selection_launches& queue, selection_scratch const& scratch, G const* x, std::int64_t n) {
   for (int rest = device::magnitude_width<G>; rest > 0;) {
     auto const bits = rest < device::digit_bits ? rest : device::digit_bits;
     rest -= bits;
@@ -78,7 +78,7 @@ void find_threshold(launches& queue, selection_scratch const& scratch, G const* 
 }
 /// Writes the elements that reach the threshold of the state.
 template <class G>
-void write_selected(launches& queue, selection_scratch const& scratch, G const* x, std::int64_t n,
+void write_selected(selection_launches& queue, selection_scratch const& scratch, G const* x, std::int64_t n,
                     std::int32_t const* places, std::int32_t* indices, G* values, std::int64_t most) {
   auto const chunks = (n + device::selection_chunk - 1) / device::selection_chunk;
   auto const blocks = device::blocks_for(chunks * device::warp_width);
@@ -98,10 +98,10 @@ std::size_t selection_bytes(dtype of, std::int64_t n, std::int64_t k, std::int64
 
 int select_largest(void* stream, void* memory, dtype of, void const* x, std::int64_t n, std::int32_t* indices,
                    void* values, std::int64_t k) {
-  return for_gradients(of, [&]<class G>(G) {
+  return for_selected(of, [&]<class G>(G) {
     selection_scratch const scratch(memory, sizeof(G), n, k, 0);
     auto const* const from = static_cast<G const*>(x);
-    launches queue{stream};
+    selection_launches queue{stream};
     queue.add("clear_counts", &device::clear_counts<>, 1, device::block_threads, scratch.histogram, device::digit_bins);
     queue.add("begin_selection", &device::begin_selection<>, 1, 1, scratch.state, n, k);
     find_threshold(queue, scratch, from, n);
@@ -112,13 +112,13 @@ int select_largest(void* stream, void* memory, dtype of, void const* x, std::int
 
 int select_sampled(void* stream, void* memory, dtype of, void const* x, std::int64_t n, std::int64_t samples,
                    std::int64_t wanted, std::int32_t* indices, void* values, std::int64_t k) {
-  return for_gradients(of, [&]<class G>(G) {
+  return for_selected(of, [&]<class G>(G) {
     selection_scratch const scratch(memory, sizeof(G), n, k, samples);
     auto const* const from = static_cast<G const*>(x);
     auto* const sample = static_cast<G*>(scratch.sample);
     auto* const candidates = static_cast<G*>(scratch.candidates);
     auto const most = candidates_of(n, k);
-    launches queue{stream};
+    selection_launches queue{stream};
     queue.add("clear_counts", &device::clear_counts<>, 1, device::block_threads, scratch.histogram, device::digit_bins);
     queue.add("take_sample", &device::take_sample<G>, device::blocks_for(samples), device::block_threads, sample,
               samples, from, n);
@@ -136,12 +136,12 @@ int select_sampled(void* stream, void* memory, dtype of, void const* x, std::int
 int scatter(void* stream, dtype of, void* y, std::int64_t n, std::int32_t const* indices, void const* values,
             std::int64_t k, bool add, unsigned* flag) {
   if (k == 0) return device::launch_succeeded;
-  return for_gradients(of, [&]<class G>(G) {
-    launches queue{stream};
+  return for_selected(of, [&]<class G>(G) {
+    selection_launches queue{stream};
     queue.add("clear_counts", &device::clear_counts<>, 1, device::block_threads, flag, 1);
     queue.add("find_descent", &device::find_descent<>, device::blocks_for(k), device::block_threads, indices, k, flag);
-    queue.add("scatter", &device::scatter<G>, device::blocks_for(k), device::block_threads, static_cast<G*>(y), n,
-              indices, static_cast<G const*>(values), k, add, flag);
+    queue.add("scatter", &device::scatter_chosen<G>, device::blocks_for(k), device::block_threads, static_cast<G*>(y),
+              n, indices, static_cast<G const*>(values), k, add, flag);
     return queue.code;
   });
 }

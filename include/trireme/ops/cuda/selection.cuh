@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 /// Counts, in `histogram`, the `bits` bits above the last `shift` of the magnitudes whose bits before them are those of
-/// the threshold.
+/// the threshold. Zeros are not counted, of which gradients may have many: they would all change one bin, and
+/// choose_digit takes the lowest one in any case if the others have too few elements.
 template <class G>
 __global__ void __launch_bounds__(block_threads)
     count_digits(G const* x, selection_state const* state, unsigned* histogram, int shift, int bits) {
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(block_threads)
     for (int j = 0; j < several; ++j) magnitudes[j] = i + j * threads < n ? magnitude_of(x[i + j * threads]) : 0;
     TRIREME_DEVICE_UNROLL
     for (int j = 0; j < several; ++j) {
-      if (i + j * threads < n && magnitudes[j] >> (shift + bits) == leading)
+      if (magnitudes[j] != 0 && magnitudes[j] >> (shift + bits) == leading)
         atomic_add(own[magnitudes[j] >> shift & mask], 1U);
     }
   }
@@ -137,9 +138,9 @@ __global__ void __launch_bounds__(Threads) choose_digit(selection_state* state, 
   auto const leading = state->threshold;
   auto const up_to_here = running_sum_of_block(own);  // its barriers order these reads before the writes
   auto above = up_to_here - own;
-  if (above < left && left <= up_to_here) {
+  if (above < left && (left <= up_to_here || mine == histogram)) {
     int bin = each - 1;
-    while (above + mine[bin] < left) above += mine[bin--];
+    while (bin > 0 && above + mine[bin] < left) above += mine[bin--];
     state->threshold = leading << bits | static_cast<std::uint64_t>(mine + bin - histogram);
     state->left = left - above;
   }
@@ -250,8 +251,8 @@ __global__ void __launch_bounds__(Threads) find_descent(std::int32_t const* indi
 /// that follow the first of them; otherwise (*flag) each thread looks for its own among all indices, which is slow.
 template <class G>
 __global__ void __launch_bounds__(block_threads)
-    scatter(G* y, std::int64_t n, std::int32_t const* indices, G const* values, std::int64_t k, bool add,
-            unsigned const* flag) {
+    scatter_chosen(G* y, std::int64_t n, std::int32_t const* indices, G const* values, std::int64_t k, bool add,
+                   unsigned const* flag) {
   auto const put = [&](std::int64_t i, std::int32_t at) {
     if (at >= 0 && at < n) y[at] = add ? sum(y[at], values[i]) : values[i];
   };

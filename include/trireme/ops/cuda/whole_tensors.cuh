@@ -17,7 +17,7 @@ struct whole_tensor_results {
 
 /// What an element adds to Count sums.
 template <int Count>
-struct addends {
+struct whole_addends {
   double values[Count];
 };
 /// Calls f(i) for this thread's elements of one chunk after another, and writes the sums of what it returns to
@@ -30,13 +30,13 @@ __device__ __forceinline__ void sum_chunks(std::int64_t n, double* sums, F&& f) 
     auto const end = first + summed_chunk < n ? first + summed_chunk : n;
     double own[Count] = {};
     for (auto i = first + threadIdx.x; i < end; i += block_threads) {
-      addends<Count> const more = f(i);
+      whole_addends<Count> const more = f(i);
       TRIREME_DEVICE_UNROLL
       for (int j = 0; j < Count; ++j) own[j] = sum(own[j], more.values[j]);
     }
     TRIREME_DEVICE_UNROLL
     for (int j = 0; j < Count; ++j) {
-      auto const all = sum_of_block<block_threads>(own[j]);
+      auto const all = ordered_sum_of_block<block_threads>(own[j]);
       if (threadIdx.x == 0) sums[j * chunks + c] = all;
     }
   }
@@ -46,7 +46,7 @@ __device__ __forceinline__ double sum_of_chunks(std::int64_t n, double const* su
   auto const chunks = (n + summed_chunk - 1) / summed_chunk;
   double own = 0;
   for (std::int64_t c = threadIdx.x; c < chunks; c += block_threads) own = sum(own, sums[j * chunks + c]);
-  return sum_of_block<block_threads>(own);
+  return ordered_sum_of_block<block_threads>(own);
 }
 template <class M>
 __device__ __forceinline__ double squared(M x) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(block_threads) lamb_moments(M const* value, M*
     M const v = sum(product(c.keep2, second[i]), product(product(c.new2, g), g));
     first[i] = m;
     second[i] = v;
-    return addends<2>{{squared(lamb_direction(c, value[i], m, v)), squared(value[i])}};
+    return whole_addends<2>{{squared(lamb_direction(c, value[i], m, v)), squared(value[i])}};
   });
 }
 template <class M>
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(block_threads)
     double own = 0;
     for (std::int64_t r = threadIdx.x; r < c.rows; r += block_threads)
       own = sum(own, quotient(static_cast<double>(row[r]), static_cast<double>(c.rows)));
-    double const mean = sum_of_block<block_threads>(own);
+    double const mean = ordered_sum_of_block<block_threads>(own);
     for (std::int64_t r = threadIdx.x; r < c.rows; r += block_threads)
       factors[matrix * c.rows + r] = static_cast<M>(root(quotient(mean, static_cast<double>(row[r]))));
   }
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(block_threads)
     auto const column = row / c.rows * c.columns + (i - row * c.columns);
     M const u = quotient(product(product(scale, gradient[i]), factors[row]), root(column_means[column]));
     direction[i] = u;
-    return addends<2>{{squared(u), squared(value[i])}};
+    return whole_addends<2>{{squared(u), squared(value[i])}};
   });
 }
 /// The same of a vector, with its next second moment.
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(block_threads)
     M const u = quotient(product(scale, gradient[i]), root(moment));
     second[i] = moment;
     direction[i] = u;
-    return addends<2>{{squared(u), squared(value[i])}};
+    return whole_addends<2>{{squared(u), squared(value[i])}};
   });
 }
 template <class M>
@@ -276,7 +276,7 @@ struct gathering_momentum {
 };
 template <class M>
 __global__ void __launch_bounds__(block_threads) sum_all_squares(M const* x, std::int64_t n, double* sums) {
-  sum_chunks<1>(n, sums, [&](std::int64_t i) { return addends<1>{{squared(x[i])}}; });
+  sum_chunks<1>(n, sums, [&](std::int64_t i) { return whole_addends<1>{{squared(x[i])}}; });
 }
 template <class M>
 __global__ void __launch_bounds__(block_threads)
@@ -301,7 +301,7 @@ struct scaling_by_result {
 };
 /// y = a * x + b * y
 template <class M>
-struct mixing {
+struct muon_mixing {
   static constexpr int width = pack_width<M>;
   M* y;
   M const* x;
@@ -317,7 +317,7 @@ struct mixing {
 };
 /// value = keep * value - by * direction
 template <class M>
-struct stepping {
+struct muon_stepping {
   static constexpr int width = pack_width<M>;
   M* value;
   M const* direction;
