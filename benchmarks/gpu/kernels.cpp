@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -154,17 +155,39 @@ void products(rows const& out) {
   layer(out, "logits of 50256 words", 8192, c, 50256, activation::none, false, orientation::out_in, 50304);
   layer(out, "logits of 50304 words", 8192, c, 50304, activation::none, false, orientation::out_in);
   layer(out, "square", 8192, 8192, 8192, activation::none, false);
-  if (!out.wants("queueing a product")) return;
-  auto const x = random_elements<bfloat16>(64 * 64), w = random_elements<bfloat16>(64 * 64);
-  auto const y = random_elements<bfloat16>(64 * 64);
-  ops::weights<bfloat16, cuda> weight(w.view().reshaped({64, 64}), orientation::in_out);
-  kernels::linear(y.view(), x, weight);
+}
+
+/// Microseconds that the host takes for one call; `calls` are fewer than a stream takes before a call waits.
+void on_the_host(rows const& out, char const* what, int calls, std::function<void()> const& call) {
+  if (!out.wants(text("host: ", what))) return;
+  call();
   cuda::finish();
-  auto const begun = std::chrono::steady_clock::now();
-  for (int k = 0; k < 500; ++k) kernels::linear(y.view(), x, weight);
-  std::chrono::duration<double, std::micro> const passed = std::chrono::steady_clock::now() - begun;
-  cuda::finish();
-  std::printf("{\"kernel\": \"queueing a product, on the host\", \"microseconds\": %.2f}\n", passed.count() / 500);
+  double least = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    auto const begun = std::chrono::steady_clock::now();
+    for (int k = 0; k < calls; ++k) call();
+    std::chrono::duration<double, std::micro> const passed = std::chrono::steady_clock::now() - begun;
+    least = std::min(least, passed.count() / calls);
+    cuda::finish();
+  }
+  std::printf("{\"kernel\": \"host: %s\", \"microseconds\": %.2f}\n", what, least);
+  std::fflush(stdout);
+}
+
+void queueing(rows const& out) {
+  std::int64_t const m = 4096, c = 768;
+  auto const x = random_elements<bfloat16>(m * c), w = random_elements<bfloat16>(c * c);
+  auto const y = random_elements<bfloat16>(m * c), bias = random_elements<bfloat16>(c);
+  ops::weights<bfloat16, cuda> weight(w.view().reshaped({c, c}), orientation::in_out);
+  auto const small = x.view().flat(0, 64 * c);
+  on_the_host(out, "asking for the stream", 500, [] { (void)cuda::stream(); });
+  on_the_host(out, "queueing a kernel of 64 elements", 300,
+              [&] { kernels::activate(y.view().flat(0, 64), x.view().flat(0, 64), activation::relu); });
+  on_the_host(out, "queueing a product (4096, 768, 768)", 300, [&] { kernels::linear(y.view(), x, weight); });
+  on_the_host(out, "queueing a product (4096, 768, 768) with bias", 300,
+              [&] { kernels::linear(y.view(), x, weight, {bias}); });
+  on_the_host(out, "queueing a product (64, 768, 768)", 300,
+              [&] { kernels::linear(y.view().flat(0, 64 * c), small, weight); });
 }
 
 void sums_of_columns(rows const& out) {
@@ -219,7 +242,7 @@ void elements(rows const& out) {
       ops::detail::expect_cuda("finish_product", ops::cuda_kernels::finish_product(cuda::stream(), rest));
     });
   }
-  if (!out.wants("adamw f32 with bf16 output")) return;
+  if (!out.wants("adamw f32 with bf16 output, together")) return;
   std::int64_t const parameters = 124'439'808;
   auto const value = random_elements<float>(parameters), gradient = random_elements<float>(parameters);
   tensor<float, cuda> const first(shape{parameters}), second(shape{parameters});
@@ -233,6 +256,92 @@ void elements(rows const& out) {
                    std::span<tensor_view<bfloat16, cuda> const>(outputs),
                    {.learning_rate = 1e-4, .weight_decay = 0.1, .correction1 = 0.1, .correction2 = 0.001});
   });
+
+  // The same parameters as the 148 tensors of GPT-2, in one kernel.
+  std::int64_t const c = 768;
+  std::vector<std::int64_t> sizes = {50257 * c, 1024 * c, c, c};
+  for (int k = 0; k < 12; ++k)
+    for (auto const each : {c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c})
+      sizes.push_back(each);
+  out.memory("adamw f32 with bf16 output, together", 30.0 * static_cast<double>(parameters), [&] {
+    ops::update_batch<cuda> batch;
+    std::int64_t at = 0;
+    for (auto const size : sizes) {
+      tensor_view<float const, cuda> const term[] = {gradient.view().flat(at, size)};
+      tensor_view<bfloat16, cuda> const output[] = {copy.view().flat(at, size)};
+      kernels::adamw(value.view().flat(at, size), first.view().flat(at, size), second.view().flat(at, size),
+                     gradient_terms<float, cuda>{term, 1.0}, std::span<tensor_view<bfloat16, cuda> const>(output),
+                     {.learning_rate = 1e-4, .weight_decay = 0.1, .correction1 = 0.1, .correction2 = 0.001});
+      at += size;
+    }
+    batch.finish();
+  });
+}
+
+void norms(rows const& out) {
+  auto const of = [&](std::int64_t m, std::int64_t c) {
+    auto const titled = [&](char const* what) { return text(what, " (", m, ", ", c, ") bf16"); };
+    if (!out.wants(titled("layer_norm")) && !out.wants(titled("layer_norm backward")) &&
+        !out.wants(titled("layer_norm backward, added")) && !out.wants(titled("rms_norm")) &&
+        !out.wants(titled("rms_norm backward")))
+      return;
+    auto const x = random_elements<bfloat16>(m * c), dy = random_elements<bfloat16>(m * c);
+    auto const y = random_elements<bfloat16>(m * c);
+    auto const gain = random_elements<bfloat16>(c), bias = random_elements<bfloat16>(c);
+    tensor<float, cuda> const mean(shape{m}), rstd(shape{m});
+    auto const dgain = random_elements<float>(c), dbias = random_elements<float>(c);
+    auto const bytes = 2.0 * static_cast<double>(m * c);  // of one tensor
+    out.memory(titled("layer_norm"), 2 * bytes,
+               [&] { kernels::layer_norm(y.view(), mean, rstd, x, gain, bias, 1e-5); });
+    out.memory(titled("layer_norm backward"), 3 * bytes,
+               [&] { kernels::layer_norm_backward(y.view(), dgain, dbias, dy, x, mean, rstd, gain, false); });
+    out.memory(titled("layer_norm backward, added"), 4 * bytes,
+               [&] { kernels::layer_norm_backward(y.view(), dgain, dbias, dy, x, mean, rstd, gain, true); });
+    out.memory(titled("rms_norm"), 2 * bytes, [&] { kernels::rms_norm(y.view(), rstd, x, gain, 1e-5); });
+    out.memory(titled("rms_norm backward"), 3 * bytes,
+               [&] { kernels::rms_norm_backward(y.view(), dgain, dy, x, rstd, gain, false); });
+  };
+  of(65536, 768);
+  of(32768, 1600);
+  of(16384, 4096);
+  of(8192, 8192);
+}
+
+void embeddings(rows const& out) {
+  std::int64_t const samples = 64, context = 1024, c = 768, words = 50257;
+  std::int64_t const n = samples * context;
+  if (!out.wants("embed") && !out.wants("embed backward, words as in text") &&
+      !out.wants("embed backward, a third of the tokens one word"))
+    return;
+  auto const table = random_elements<bfloat16>(words * c), positions = random_elements<bfloat16>(context * c);
+  auto const y = random_elements<bfloat16>(n * c);
+  auto const dtable = random_elements<float>(words * c), dpositions = random_elements<float>(context * c);
+  shape const of_table{words, c}, of_positions{context, c};
+  // The k-th most frequent word is drawn about 1 / k as often as the first.
+  std::vector<std::int32_t> drawn(static_cast<std::size_t>(n));
+  auto const unit = [](std::size_t i) { return static_cast<double>(mix(i) >> 11) * 0x1p-53; };
+  for (std::size_t i = 0; i < drawn.size(); ++i)
+    drawn[i] = static_cast<std::int32_t>(std::pow(static_cast<double>(words), unit(i))) - 1;
+  tensor<std::int32_t, cuda> const tokens(shape{samples, context});
+  auto const bytes = 2.0 * static_cast<double>(n * c);  // of y
+  auto const backward = [&](char const* kernel) {
+    kernels::upload(tokens.view(), drawn);
+    auto distinct = drawn;
+    std::ranges::sort(distinct);
+    auto const found = static_cast<double>(distinct.size() - std::ranges::unique(distinct).size());
+    // dy is read for words and for positions; rows of gradients in float are read and written.
+    out.memory(kernel, 2 * bytes + 8.0 * static_cast<double>(c) * (found + static_cast<double>(context)), [&] {
+      kernels::embed_backward(dtable.view().reshaped(of_table), dpositions.view().reshaped(of_positions), y.view(),
+                              tokens);
+    });
+  };
+  kernels::upload(tokens.view(), drawn);
+  out.memory("embed", 2 * bytes, [&] {
+    kernels::embed(y.view(), tokens, table.view().reshaped(of_table), positions.view().reshaped(of_positions));
+  });
+  backward("embed backward, words as in text");
+  for (std::size_t i = 0; i < drawn.size(); i += 3) drawn[i] = 13;
+  backward("embed backward, a third of the tokens one word");
 }
 
 void losses_and_heads(rows const& out) {
@@ -313,7 +422,10 @@ int main(int count, char** words) {
   }
   rows const out(count > 1 ? words[1] : "");
   products(out);
+  queueing(out);
   sums_of_columns(out);
+  norms(out);
+  embeddings(out);
   elements(out);
   losses_and_heads(out);
 }

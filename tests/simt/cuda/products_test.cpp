@@ -335,6 +335,35 @@ TEST_CASE("sums of columns of many rows have one order", "[products]") {
   });
 }
 
+TEST_CASE("16-bit products with an odd vocabulary in longer rows are cut in two", "[products]") {
+  std::int64_t const m = 64, k = 64, n = 1027, row = 1032;
+  matrix<bfloat16> const x(m, k, 1), w(n, k, 2, 0.25), dy(m, n, 3, 1, row);
+  matrix<bfloat16> y(m, n, 4, 1, row), dx(m, k, 5), more(m, k, 5);
+  matrix<float> dw(n, k, 6);
+  std::vector<double> const nothing(static_cast<std::size_t>(m * k));
+  dx.numbers = nothing;
+  for (std::int64_t r = 0; r < m; ++r) {
+    for (std::int64_t c = 0; c < n; ++c) {
+      y.at(r, c) = 0;
+      for (std::int64_t i = 0; i < k; ++i) {
+        y.at(r, c) += x.at(r, i) * w.at(c, i);
+        dx.at(r, i) += dy.at(r, c) * w.at(c, i);
+        more.at(r, i) += dy.at(r, c) * w.at(c, i);
+        dw.at(c, i) += dy.at(r, c) * x.at(r, i);
+      }
+    }
+  }
+  ops::weights<bfloat16, cuda> weight(w.read(), orientation::out_in);
+  kernels::linear(y.view(), x.read(), weight);
+  kernels::linear_backward_input(dx.view(), dy.read(), weight);
+  kernels::linear_backward_input(more.view(), dy.read(), weight, {.accumulate = true});
+  kernels::linear_backward_weight(dw.view(), {}, x.read(), dy.read(), orientation::out_in);
+  y.expect("linear", 2, {});
+  dx.expect("dx", 2, {});
+  more.expect("dx, added to", 3, {});
+  dw.expect("dw", 100, {});
+}
+
 TEST_CASE("a result that is an operand of its epilogue is formed in pieces", "[products]") {
   std::int64_t const m = 4200, n = 4096, k = 2;  // more than 64 MiB of sums
   matrix<float> const x(m, k, 1), w(k, n, 2);

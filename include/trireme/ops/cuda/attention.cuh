@@ -342,6 +342,85 @@ __global__ void __launch_bounds__(256) attend(attention_work const work, attenti
   }
 }
 
+/// y of the only query of each sample and head: a block for each. Each group of lanes has every so-many-th key; their
+/// results are merged in the order of the groups.
+template <class T, int D>
+__global__ void __launch_bounds__(256) attend_one_query(attention_work const work, bool whole) {
+  using real = real_for<T>;
+  using tiling = attention_tiling<real, D>;
+  constexpr auto infinity = std::numeric_limits<real>::infinity();
+  constexpr int groups = tiling::rows;
+  constexpr int batch = 4;  // keys of a group that are loaded at once
+  auto& results = block_shared<real[groups][D], 0>();
+  auto& peaks = block_shared<real[groups], 1>();
+  auto& masses = block_shared<real[groups], 2>();
+  auto const at = attention_place<real, D>::of(1, work.heads, 0, false);
+  int const width = static_cast<int>(work.width);
+  auto const seen = keys_of(work, at.sample, 0);
+  auto const* const key_head = head_of<T>(work.key, at.sample, at.head, work.width);
+  auto const* const value_head = head_of<T>(work.value, at.sample, at.head, work.width);
+  real query[tiling::columns], result[tiling::columns], other[batch][tiling::columns];
+  load_columns<real, D>(query, head_of<T>(work.queries, at.sample, at.head, work.width), at.lane, width, whole);
+  TRIREME_DEVICE_UNROLL
+  for (int i = 0; i < tiling::columns; ++i) {
+    query[i] = product(query[i], static_cast<real>(work.scale * log2_e));
+    result[i] = 0;
+  }
+  real most = -infinity, mass = 0;  // of scores times log2(e)
+  for (auto first = seen.begin; first < seen.end; first += batch * groups) {
+    auto const key = first + at.row;
+    auto const row_of = [&](int k) { return key + k * groups < seen.end ? key + k * groups : seen.end - 1; };
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < batch; ++k)
+      load_columns<real, D>(other[k], key_head + row_of(k) * work.key.next_row, at.lane, width, whole);
+    real scores[batch];
+    real top = most;
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < batch; ++k) {
+      auto const score = group_sum<tiling::group>(dot(query, other[k]));
+      scores[k] = key + k * groups < seen.end ? score : -infinity;
+      top = scores[k] > top ? scores[k] : top;
+    }
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < batch; ++k)
+      load_columns<real, D>(other[k], value_head + row_of(k) * work.value.next_row, at.lane, width, whole);
+    real const base = top > -infinity ? top : real(0);
+    auto const shrunk = exponential2(difference(most, base));
+    most = top;
+    mass = product(mass, shrunk);
+    TRIREME_DEVICE_UNROLL
+    for (int i = 0; i < tiling::columns; ++i) result[i] = product(result[i], shrunk);
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < batch; ++k) {
+      auto const share = exponential2(difference(scores[k], base));
+      mass = sum(mass, share);
+      add_multiple(result, share, other[k]);
+    }
+  }
+  TRIREME_DEVICE_UNROLL
+  for (int i = 0; i < tiling::columns; ++i) {
+    int const column = (i / tiling::packed * tiling::group + at.lane) * tiling::packed + i % tiling::packed;
+    results[at.row][column] = result[i];
+  }
+  if (at.lane == 0) {
+    peaks[at.row] = most;
+    masses[at.row] = mass;
+  }
+  sync_block();
+  for (int column = static_cast<int>(threadIdx.x); column < width; column += tiling::threads) {
+    real top = peaks[0];
+    for (int g = 1; g < groups; ++g) top = peaks[g] > top ? peaks[g] : top;
+    real const base = top > -infinity ? top : real(0);
+    real total = 0, y = 0;
+    for (int g = 0; g < groups; ++g) {
+      auto const share = exponential2(difference(peaks[g], base));
+      total = fused(share, masses[g], total);
+      y = fused(share, results[g][column], y);
+    }
+    head_of<T>(work.y, at.sample, at.head, work.width)[column] = narrow<T>(total > 0 ? quotient(y, total) : real(0));
+  }
+}
+
 /// delta and dqueries of a block of queries: delta = sum(dy y), dS = P (dP - delta), dq = scale dS k.
 template <class T, int D, bool Merges>
 __global__ void __launch_bounds__(256) attend_backward_queries(attention_work const work,

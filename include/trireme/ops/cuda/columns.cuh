@@ -28,7 +28,7 @@ __device__ __forceinline__ Real sum_in_order(Real const* from, std::int64_t step
 /// Adds the sum over rows of column c of `partial` to first[c], or to second[c - split] from column `split` on. The
 /// rows are summed in equal parts, one for each warp, in their order; then the parts in theirs.
 template <class T, class Real>
-__global__ void __launch_bounds__(column_threads) add_column_sums(T* first, T* second, std::int64_t split,
+__global__ void __launch_bounds__(column_threads) add_column_parts(T* first, T* second, std::int64_t split,
                                                                   Real const* partial, std::int64_t rows,
                                                                   std::int64_t columns) {
   constexpr int warps = column_threads / warp_width;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(column_threads) add_column_sums(T* first, T* s
 template <class T, class Real>
 [[nodiscard]] int launch_column_sums(char const* name, T* first, T* second, std::int64_t split, Real const* partial,
                                      std::int64_t rows, std::int64_t columns, void* stream) {
-  return run(name, &add_column_sums<T, Real>, (columns + warp_width - 1) / warp_width, column_threads, stream, first,
+  return run(name, &add_column_parts<T, Real>, (columns + warp_width - 1) / warp_width, column_threads, stream, first,
              second, split, partial, rows, columns);
 }
 

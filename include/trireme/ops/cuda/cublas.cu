@@ -270,13 +270,19 @@ class library {
 
 product_outcome multiply(handle stream, product_call const& call) {
   thread_local std::vector<std::unique_ptr<cublas::library>> of_device;
+  // A thread mostly uses one stream, whose device need not be asked for.
+  thread_local handle last_stream = nullptr;
+  thread_local cublas::library* last = nullptr;
+  if (last != nullptr && stream == last_stream) return last->multiply(static_cast<::cudaStream_t>(stream), call);
   int device = 0;
   if (auto const code = ::cudaGetDevice(&device); code != cudaSuccess)
     return cublas::outcome_of("cudaGetDevice", code);
   auto const at = static_cast<std::size_t>(device);
   if (at >= of_device.size()) of_device.resize(at + 1);
   if (of_device[at] == nullptr) of_device[at] = std::make_unique<cublas::library>();
-  return of_device[at]->multiply(static_cast<::cudaStream_t>(stream), call);
+  last_stream = stream;
+  last = of_device[at].get();
+  return last->multiply(static_cast<::cudaStream_t>(stream), call);
 }
 
 }  // namespace trireme::ops::cuda_kernels

@@ -101,7 +101,7 @@ int sort_rows(handle stream, embed_backward_call const& call, backward_scratch c
   device::sorting_pass pass{reinterpret_cast<std::uint32_t*>(base + scratch.counts), call.rows, scratch.part, 0};
   auto const run_pass = [&](auto const& words, std::int32_t const* rows, device::word_list const& to) {
     using list = std::remove_cvref_t<decltype(words)>;
-    if (auto const code = device::run("embed_backward", &device::count_digits<list>, scratch.parts,
+    if (auto const code = device::run("embed_backward", &device::count_word_digits<list>, scratch.parts,
                                       device::block_threads, stream, pass, words);
         code != device::launch_succeeded)
       return code;
@@ -112,8 +112,8 @@ int sort_rows(handle stream, embed_backward_call const& call, backward_scratch c
   auto code = run_pass(device::row_words{call.tokens, call.first, words}, nullptr, list_at(0));
   int from = 0;
   auto const bits = static_cast<int>(std::bit_width(words));
-  for (pass.shift = device::digit_bits; pass.shift < bits && code == device::launch_succeeded;
-       pass.shift += device::digit_bits, from = 1 - from)
+  for (pass.shift = device::word_digit_bits; pass.shift < bits && code == device::launch_succeeded;
+       pass.shift += device::word_digit_bits, from = 1 - from)
     code = run_pass(static_cast<std::uint32_t const*>(list_at(from).words), list_at(from).rows, list_at(1 - from));
   sorted = list_at(from);
   return code;

@@ -49,12 +49,12 @@ __device__ __forceinline__ Real joined_in_block(Real x, Join join, Real nothing)
   return x;
 }
 
-/// exp(x), x at most 0 or not far above. Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick
-/// one; in float it is that of the host.
+/// exp(x). Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick one; in float it is the
+/// host's.
 template <class T, class Real>
-__device__ __forceinline__ Real logit_exponential(Real x) {
+__device__ __forceinline__ Real natural_power(Real x) {
   if constexpr (storage_float<T>)
-    return quick_exp2(product(x, 1.44269504F));
+    return quick_exponential2(product(x, 1.44269504F));
   else
     return exp(lane<Real>{x}).v;
 }
@@ -148,7 +148,7 @@ struct row_slope {
   }
   template <class T>
   [[nodiscard]] __device__ __forceinline__ T at(T logit) const {
-    return narrow<T>(fused(logit_exponential<T>(difference(opened_lane<Real>(logit).v, peak)), factor, -less));
+    return narrow<T>(fused(natural_power<T>(difference(opened_lane<Real>(logit).v, peak)), factor, -less));
   }
 };
 
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
       if (auto const p = thread + k * threads; p < shares.packs) {
-        for (auto& word : kept[k].of) word = anew(word);  // else it keeps each number as a float, which do not fit
+        for (auto& word : kept[k].of) renew(word);  // else all numbers are kept as floats, which do not fit
         f(p, std::bit_cast<pack<T, width>>(kept[k]));
       }
     }
@@ -209,11 +209,11 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   }
 
   real mass = 0;
-  if (has_single) mass = logit_exponential<T>(difference(opened_lane<real>(single).v, peak));
+  if (has_single) mass = natural_power<T>(difference(opened_lane<real>(single).v, peak));
   for_packs([&](int, pack<T, width> const& numbers) {
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < width; ++k)
-      mass = sum(mass, logit_exponential<T>(difference(opened_lane<real>(numbers.values[k]).v, peak)));
+      mass = sum(mass, natural_power<T>(difference(opened_lane<real>(numbers.values[k]).v, peak)));
   });
   mass = joined_in_block<1>(mass, added{}, real{0});
 
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   }
   if (!how.gradient) return;
 
-  row_slope<real> const slope(how, peak, mass, logit_exponential<T>(difference(chosen, peak)), classes);
+  row_slope<real> const slope(how, peak, mass, natural_power<T>(difference(chosen, peak)), classes);
   for_packs([&](int p, pack<T, width> const& numbers) {
     pack<T, width> out;
     TRIREME_DEVICE_UNROLL
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(row_threads)
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < Width; ++k) {
       auto const logit = opened_lane<real>(numbers.values[k]).v;
-      mass = sum(mass, logit_exponential<T>(difference(logit, peak)));
+      mass = sum(mass, natural_power<T>(difference(logit, peak)));
       total = sum(total, logit);
     }
   });
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(row_threads)
   row_shares<T> const shares(values, classes.here);
   auto const place = classes.place(target);
   bool const own = place >= 0 && thread == shares.owner(place, static_cast<int>(blockDim.x));
-  auto const of_target = own ? logit_exponential<T>(difference(opened_lane<real>(values[place]).v, peak)) : real{0};
+  auto const of_target = own ? natural_power<T>(difference(opened_lane<real>(values[place]).v, peak)) : real{0};
   row_slope<real> const slope(how, peak, mass, of_target, static_cast<int>(classes.whole));
   for_shares(shares, [&]<int Width>(std::integral_constant<int, Width>, int at) {
     auto numbers = load<Width>(values + at);
@@ -386,8 +386,8 @@ __global__ void __launch_bounds__(block_threads)
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-/// *total = the sum of n numbers: each thread adds every so-many-th one in order, and these sums are added in trees. One
-/// block.
+/// *total = the sum of n numbers: each thread of one block adds every so-many-th one in order, and these sums are added
+/// in trees.
 template <class Real>
 __global__ void __launch_bounds__(row_threads) sum_in_order(Real const* x, std::int64_t n, Real* total) {
   Real own = 0;

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(block_threads) normalise_any_rows(norm_forward
 // With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)); without a mean the first
 // average is left out. The gradient of the gain is the sum of dy n over rows, that of the bias the sum of dy: a thread
 // adds these for its columns and the rows of its warp or block in their order, then the warps of a block are added in
-// theirs. add_column_sums adds the blocks.
+// theirs. add_column_parts adds the blocks.
 
 template <bool Centred, class T, int Values, int Threads, int Block, int BlocksOfProcessor>
 __global__ void __launch_bounds__(Block, BlocksOfProcessor) normalise_rows_backward(norm_backward<T> const at) {

@@ -44,12 +44,57 @@ inline bool queue_product(char const* who, cuda_kernels::product_call const& cal
   expect_cuda(who, cudaSuccess);
   return outcome.is == state::queued;
 }
-/// The same for a product that must have an algorithm.
+/// The same for a product without an epilogue, which must have an algorithm.
 /// Errors   config_error if there is none.
-inline void expect_product(char const* who, cuda_kernels::product_call const& call) {
+inline void expect_whole_product(char const* who, cuda_kernels::product_call const& call) {
   if (queue_product(who, call)) return;
   throw config_error(
       text("trireme::ops::", who, " in CUDA memory: cuBLASLt has no algorithm on this device for ", to_string(call)));
+}
+/// The same. In 16 bits cuBLASLt is much faster if rows begin at multiples of 16 bytes and have a multiple of 8
+/// elements. Where only the latter is not so, as with a vocabulary of 50257 words in rows of 50304, the product is cut
+/// in two: its last columns, rows or terms are formed apart.
+inline void expect_product(char const* who, cuda_kernels::product_call call) {
+  constexpr std::int64_t fine = 8, piece = 64, small = 64, large = 1024;
+  auto const bytes = [](dtype of) { return static_cast<std::int64_t>(size_of(of)); };
+  auto const begins_well = [&](void const* address, std::int64_t row, dtype of) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && row * bytes(of) % 16 == 0;
+  };
+  bool const may_cut =
+      (call.of == dtype::bf16 || call.of == dtype::f16) && std::min({call.rows, call.columns, call.inner}) >= small &&
+      begins_well(call.left, call.left_row, call.of) && begins_well(call.right, call.right_row, call.of) &&
+      begins_well(call.to, call.to_row, call.to_type);
+  if (!may_cut) return expect_whole_product(who, call);
+  auto const cuts = [&](std::int64_t extent) { return extent % fine != 0 && extent >= large; };
+  auto const behind = [&](void const* address, std::int64_t elements, dtype of) -> void const* {
+    return address == nullptr ? nullptr : static_cast<std::byte const*>(address) + elements * bytes(of);
+  };
+  auto rest = call;
+  auto const move_result = [&](std::int64_t elements) {
+    rest.to = static_cast<std::byte*>(call.to) + elements * bytes(call.to_type);
+    rest.added = behind(call.added, elements, call.to_type);
+  };
+  if (cuts(call.columns)) {
+    rest.columns = call.columns % piece;
+    call.columns -= rest.columns;
+    rest.right = behind(call.right, call.columns * (call.right_transposed ? call.right_row : 1), call.of);
+    move_result(call.columns);
+  } else if (cuts(call.rows) && call.left_transposed) {
+    rest.rows = call.rows % piece;
+    call.rows -= rest.rows;
+    rest.left = behind(call.left, call.rows, call.of);
+    move_result(call.rows * call.to_row);
+  } else if (cuts(call.inner) && (!call.left_transposed || call.right_transposed)) {
+    rest.inner = call.inner % piece;
+    call.inner -= rest.inner;
+    rest.left = behind(call.left, call.inner * (call.left_transposed ? call.left_row : 1), call.of);
+    rest.right = behind(call.right, call.inner * (call.right_transposed ? 1 : call.right_row), call.of);
+    call.added = call.to;  // the few terms are added up first, so that rounding them loses least
+  } else {
+    return expect_whole_product(who, call);
+  }
+  expect_whole_product(who, rest);
+  expect_whole_product(who, call);
 }
 
 }  // namespace detail

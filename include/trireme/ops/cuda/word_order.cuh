@@ -10,8 +10,8 @@
 
 namespace trireme::ops::detail::device {
 
-inline constexpr int digit_bits = 8;
-inline constexpr int digit_values = 1 << digit_bits;
+inline constexpr int word_digit_bits = 8;
+inline constexpr int digit_values = 1 << word_digit_bits;
 static_assert(digit_values == block_threads, "a thread has a digit");
 /// The most parts of a list, and the least elements of a part.
 inline constexpr std::int64_t most_parts = 128;
@@ -50,7 +50,7 @@ struct sorting_pass {
 
 /// `Words` is row_words in the first pass, which has no list yet, and a list of words later.
 template <class Words>
-__global__ void __launch_bounds__(block_threads) count_digits(sorting_pass const pass, Words const words) {
+__global__ void __launch_bounds__(block_threads) count_word_digits(sorting_pass const pass, Words const words) {
   auto& counts = block_shared<unsigned[digit_values]>();
   counts[threadIdx.x] = 0;
   sync_block();
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(block_threads)
     auto const digit = pass.digit_of(word);
     auto same = ballot(valid);  // the lanes with this lane's digit
     TRIREME_DEVICE_UNROLL
-    for (int bit = 0; bit < digit_bits; ++bit) {
+    for (int bit = 0; bit < word_digit_bits; ++bit) {
       auto const set = ballot((digit >> bit & 1) != 0);
       same &= (digit >> bit & 1) != 0 ? set : ~set;
     }
