@@ -49,12 +49,12 @@ __device__ __forceinline__ Real joined_in_block(Real x, Join join, Real nothing)
   return x;
 }
 
-/// exp(x), x at most 0 or not far above. Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick
-/// one; in float it is that of the host.
+/// exp(x). Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick one; in float it is the
+/// host's.
 template <class T, class Real>
 __device__ __forceinline__ Real natural_power(Real x) {
   if constexpr (storage_float<T>)
-    return quick_exp2(product(x, 1.44269504F));
+    return quick_exponential2(product(x, 1.44269504F));
   else
     return exp(lane<Real>{x}).v;
 }
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
       if (auto const p = thread + k * threads; p < shares.packs) {
-        for (auto& word : kept[k].of) word = anew(word);  // else it keeps each number as a float, which do not fit
+        for (auto& word : kept[k].of) renew(word);  // else all numbers are kept as floats, which do not fit
         f(p, std::bit_cast<pack<T, width>>(kept[k]));
       }
     }
@@ -386,8 +386,8 @@ __global__ void __launch_bounds__(block_threads)
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-/// *total = the sum of n numbers: each thread adds every so-many-th one in order, and these sums are added in trees. One
-/// block.
+/// *total = the sum of n numbers: each thread of one block adds every so-many-th one in order, and these sums are added
+/// in trees.
 template <class Real>
 __global__ void __launch_bounds__(row_threads) sum_in_order(Real const* x, std::int64_t n, Real* total) {
   Real own = 0;
