@@ -130,10 +130,10 @@ struct sizes {
   std::int64_t shift = 0;
 };
 std::vector<sizes> const shapes = {
-    {1, 1, 1},         {5, 7, 3},        {33, 16, 24},         {8, 64, 40, 8},      {9, 24, 13, 3},
-    {16, 8, 16, 0, 1}, {3, 5, 9, 6, 3},
+    {1, 1, 1},      {5, 7, 3},         {33, 16, 24},        {8, 64, 40, 8},
+    {9, 24, 13, 3}, {16, 8, 16, 0, 1}, {3, 5, 9, 6, 3},
 #ifdef TRIREME_TEST_ON_GPU
-    {300, 768, 2304},  {257, 3072, 768}, {130, 64, 50257, 47}, {1, 768, 50257, 47}, {1000, 96, 96, 0, 8},
+    {96, 128, 264}, {33, 96, 1027, 5}, {520, 64, 72, 0, 8},
 #endif
 };
 /// Float sums of k products, with an operand of 16 bits rounded now and then.
@@ -328,11 +328,12 @@ TEST_CASE("sums of columns of many rows have one order", "[products]") {
     look(type, 300, 300, 304);
     look(type, 70, 257, 261);
 #ifdef TRIREME_TEST_ON_GPU
-    look(type, 65536, 768, 768);
-    look(type, 20001, 2304, 2304);
-    look(type, 1024, 50257, 50304);
+    look(type, 65536, 40, 40);
 #endif
   });
+#ifdef TRIREME_TEST_ON_GPU
+  look(bfloat16{}, 8192, 768, 768);
+#endif
 }
 
 TEST_CASE("16-bit products with an odd vocabulary in longer rows are cut in two", "[products]") {
