@@ -165,7 +165,6 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   auto const thread = static_cast<int>(threadIdx.x);
   auto const threads = static_cast<int>(blockDim.x);
   T* const values = logits + row * row_length;
-  // The row is on its way while its target is looked at: there is no other block here to hide that time.
   row_shares<T> const shares(values, classes);
   bool const has_single = thread < shares.singles;
   T single = narrow<T>(real{0});
@@ -181,15 +180,8 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   }
 
   auto const target = targets[row];
-  if (how.leaves_out(target) || target >= classes) {
-    if (how.gradient) {
-      sync_block();  // all have read
-      clear_row(values, static_cast<int>(row_length));
-    }
-    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
-    return;
-  }
-  auto const chosen = opened_lane<real>(values[target]).v;
+  bool const counts = !how.leaves_out(target) && target < classes;
+  auto const chosen = opened_lane<real>(values[counts ? target : 0]).v;
   auto const for_packs = [&](auto&& f) {
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
@@ -209,6 +201,12 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     for (int k = 0; k < width; ++k) top = larger{}(top, opened_lane<real>(numbers.values[k]).v);
   });
   auto const peak = joined_in_block<0>(top, larger{}, -std::numeric_limits<real>::infinity());
+  // Not earlier: a row is on its way while its target is looked at, since no other block here would hide that time.
+  if (!counts) {
+    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
+    if (how.gradient) clear_row(values, static_cast<int>(row_length));  // all threads have read it
+    return;
+  }
 
   real mass = 0;
   if (has_single) mass = natural_power<T>(difference(opened_lane<real>(single).v, peak));
