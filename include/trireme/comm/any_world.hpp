@@ -11,6 +11,7 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/detail/collective_engine.hpp"
+#include "trireme/comm/detail/kernels.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 
 namespace trireme::comm {

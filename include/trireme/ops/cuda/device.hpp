@@ -118,6 +118,145 @@ __device__ __forceinline__ T narrow(double x) {
   else
     return static_cast<T>(x);
 }
+/// 2^x with a relative error of 2^-22, in one instruction; 0 for results below 2^-126.
+__device__ __forceinline__ float quick_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The same word, of which the compiler knows nothing: what was computed from it before is computed again, instead of
+/// being kept in registers.
+__device__ __forceinline__ std::uint32_t anew(std::uint32_t word) {
+  asm("" : "+r"(word));
+  return word;
+}
+
+/// The x of one lane. Orders no memory.
+template <class T>
+__device__ __forceinline__ T shuffle(T x, int from, lane_mask mask = all_lanes) {
+  return __shfl_sync(mask, x, from);
+}
+/// The number of 16 bits that has these bits.
+template <class T>
+__device__ __forceinline__ T of_bits(std::uint32_t bits) {
+  T x;
+  x.bits = static_cast<std::uint16_t>(bits);
+  return x;
+}
+/// The first and the second of two numbers of 16 bits that a word holds, as float; and a word of two such numbers,
+/// rounded to nearest even. A NaN has the payload that the device gives it.
+template <class T>
+__device__ __forceinline__ float wide_first(std::uint32_t two) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return float_of(two << 16);
+  else
+    return wide(of_bits<T>(two));
+}
+template <class T>
+__device__ __forceinline__ float wide_second(std::uint32_t two) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return float_of(two & 0xFFFF0000U);
+  else
+    return wide(of_bits<T>(two >> 16));
+}
+template <class T>
+__device__ __forceinline__ std::uint32_t narrow_two(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t two;
+  if constexpr (std::is_same_v<T, bfloat16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  return two;
+#else
+  return narrow<T>(first).bits | static_cast<std::uint32_t>(narrow<T>(second).bits) << 16;
+#endif
+}
+/// Makes the compiler compute anew what it needs from these bits further down, rather than keep it in registers.
+__device__ __forceinline__ void renew(std::uint32_t& bits) { asm volatile("" : "+r"(bits)); }
+
+/// 2^x with an error of 2 units in the last place; results below 2^-126 are 0.
+__device__ __forceinline__ float quick_exponential2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Products of tiles by the lanes of a warp, for elements of 16 bits [PTX ISA, mma.m16n8k16]. With g = lane / 4 and
+// t = lane % 4, and two neighbouring elements in a word, the first one in its low half:
+//   a (16, 16)   word 0: (g, 2t), 1: (g + 8, 2t), 2: (g, 2t + 8), 3: (g + 8, 2t + 8)     the next column beside it
+//   b (16, 8)    word 0: (2t, g), 1: (2t + 8, g)                                         the next row beside it
+//   c (16, 8)    0: (g, 2t), 1: (g, 2t + 1), 2: (g + 8, 2t), 3: (g + 8, 2t + 1)
+// They need a device of compute capability 8.0 (products_of_tiles), and do nothing on others.
+template <class T>
+__device__ __forceinline__ void multiply_tiles(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0,
+                                               std::uint32_t b1) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, float16>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+/// Four matrices (8, 8) of elements of 16 bits from shared memory, whose rows of 16 bytes begin at the addresses of
+/// the lanes: those of matrix m at lanes 8m to 8m + 7. Word m gets the elements (g, 2t) and (g, 2t + 1) of matrix m,
+/// or of its transpose.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&words)[4], void const* row) {
+  auto const address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(std::uint32_t (&words)[4], void const* row) {
+  auto const address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+/// Two numbers as a word of two elements, the first one in its low half, rounded to nearest.
+template <class T>
+__device__ __forceinline__ std::uint32_t word_of(float first, float second) {
+  std::uint32_t word = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, float16>)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+#endif
+  return word;
+}
+/// Starts to copy 16 bytes to shared memory, or to set them to 0. They are there, for this thread, after finish_copies.
+__device__ __forceinline__ void start_copy(void* to, void const* from, bool copied) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  auto const address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(copied ? 16 : 0)
+               : "memory");
+#endif
+}
+__device__ __forceinline__ void finish_copies() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+/// Whether this kernel, as it is compiled, has products of tiles.
+template <class... Parameters>
+[[nodiscard]] bool products_of_tiles(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes found{};
+  return cudaFuncGetAttributes(&found, reinterpret_cast<void const*>(kernel)) == cudaSuccess && found.ptxVersion >= 80;
+}
+
 /// Queues a kernel on `stream`, a cudaStream_t. Returns a cudaError_t. The name is that of the kernel in reports.
 template <class... Parameters, class... Arguments>
 [[nodiscard]] int run(char const* /*name*/, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
@@ -252,6 +391,8 @@ inline T narrow(double x) {
   else
     return static_cast<T>(x);
 }
+inline float quick_exp2(float x) { return std::exp2(x); }
+inline std::uint32_t anew(std::uint32_t word) { return word; }
 
 template <class T>
 inline T shuffle(T x, int from, lane_mask mask = all_lanes, char const* file = __builtin_FILE(),
