@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -277,6 +278,140 @@ void elements(rows const& out) {
   });
 }
 
+void norms(rows const& out) {
+  auto const of = [&](std::int64_t m, std::int64_t c) {
+    auto const titled = [&](char const* what) { return text(what, " (", m, ", ", c, ") bf16"); };
+    if (!out.wants(titled("layer_norm")) && !out.wants(titled("layer_norm backward")) &&
+        !out.wants(titled("layer_norm backward, added")) && !out.wants(titled("rms_norm")) &&
+        !out.wants(titled("rms_norm backward")))
+      return;
+    auto const x = random_elements<bfloat16>(m * c), dy = random_elements<bfloat16>(m * c);
+    auto const y = random_elements<bfloat16>(m * c);
+    auto const gain = random_elements<bfloat16>(c), bias = random_elements<bfloat16>(c);
+    tensor<float, cuda> const mean(shape{m}), rstd(shape{m});
+    auto const dgain = random_elements<float>(c), dbias = random_elements<float>(c);
+    auto const bytes = 2.0 * static_cast<double>(m * c);  // of one tensor
+    out.memory(titled("layer_norm"), 2 * bytes,
+               [&] { kernels::layer_norm(y.view(), mean, rstd, x, gain, bias, 1e-5); });
+    out.memory(titled("layer_norm backward"), 3 * bytes,
+               [&] { kernels::layer_norm_backward(y.view(), dgain, dbias, dy, x, mean, rstd, gain, false); });
+    out.memory(titled("layer_norm backward, added"), 4 * bytes,
+               [&] { kernels::layer_norm_backward(y.view(), dgain, dbias, dy, x, mean, rstd, gain, true); });
+    out.memory(titled("rms_norm"), 2 * bytes, [&] { kernels::rms_norm(y.view(), rstd, x, gain, 1e-5); });
+    out.memory(titled("rms_norm backward"), 3 * bytes,
+               [&] { kernels::rms_norm_backward(y.view(), dgain, dy, x, rstd, gain, false); });
+  };
+  of(65536, 768);
+  of(32768, 1600);
+  of(16384, 4096);
+  of(8192, 8192);
+}
+
+void embeddings(rows const& out) {
+  std::int64_t const samples = 64, context = 1024, c = 768, words = 50257;
+  std::int64_t const n = samples * context;
+  if (!out.wants("embed") && !out.wants("embed backward, words as in text") &&
+      !out.wants("embed backward, a third of the tokens one word"))
+    return;
+  auto const table = random_elements<bfloat16>(words * c), positions = random_elements<bfloat16>(context * c);
+  auto const y = random_elements<bfloat16>(n * c);
+  auto const dtable = random_elements<float>(words * c), dpositions = random_elements<float>(context * c);
+  shape const of_table{words, c}, of_positions{context, c};
+  // The k-th most frequent word is drawn about 1 / k as often as the first.
+  std::vector<std::int32_t> drawn(static_cast<std::size_t>(n));
+  auto const unit = [](std::size_t i) { return static_cast<double>(mix(i) >> 11) * 0x1p-53; };
+  for (std::size_t i = 0; i < drawn.size(); ++i)
+    drawn[i] = static_cast<std::int32_t>(std::pow(static_cast<double>(words), unit(i))) - 1;
+  tensor<std::int32_t, cuda> const tokens(shape{samples, context});
+  auto const bytes = 2.0 * static_cast<double>(n * c);  // of y
+  auto const backward = [&](char const* kernel) {
+    kernels::upload(tokens.view(), drawn);
+    auto distinct = drawn;
+    std::ranges::sort(distinct);
+    auto const found = static_cast<double>(distinct.size() - std::ranges::unique(distinct).size());
+    // dy is read for words and for positions; rows of gradients in float are read and written.
+    out.memory(kernel, 2 * bytes + 8.0 * static_cast<double>(c) * (found + static_cast<double>(context)), [&] {
+      kernels::embed_backward(dtable.view().reshaped(of_table), dpositions.view().reshaped(of_positions), y.view(),
+                              tokens);
+    });
+  };
+  kernels::upload(tokens.view(), drawn);
+  out.memory("embed", 2 * bytes, [&] {
+    kernels::embed(y.view(), tokens, table.view().reshaped(of_table), positions.view().reshaped(of_positions));
+  });
+  backward("embed backward, words as in text");
+  for (std::size_t i = 0; i < drawn.size(); i += 3) drawn[i] = 13;
+  backward("embed backward, a third of the tokens one word");
+}
+
+void losses_and_heads(rows const& out) {
+  // The kernels alone, without the host's wait for the loss.
+  auto const cross_entropy = [&](std::int64_t words, std::int64_t row, bool gradient) {
+    std::int64_t const n = 8192;
+    auto const kernel = text("cross_entropy (", n, ", ", words, " of ", row, ") bf16", gradient ? "" : ", loss only");
+    if (!out.wants(kernel)) return;
+    auto const logits = random_elements<bfloat16>(n * row);
+    std::vector<std::int32_t> classes(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < classes.size(); ++i)
+      classes[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(words));
+    tensor<std::int32_t, cuda> const targets(shape{n});
+    kernels::upload(targets.view(), classes);
+    tensor<double, cuda> const losses(shape{n});
+    tensor<std::uint64_t, cuda> const sums(shape{3});
+    kernels::fill(sums.view(), 0);
+    ops::cuda_kernels::cross_entropy_call call;
+    call.of = dtype::bf16;
+    call.logits = logits.view().address();
+    call.rows = n;
+    call.row_length = row;
+    call.classes = words;
+    call.targets = targets.view().address();
+    call.weight = 1.0 / 65536;
+    call.gradient = gradient;
+    call.losses = losses.view().address();
+    call.out = reinterpret_cast<ops::cuda_kernels::loss_numbers*>(sums.view().address());
+    out.memory(kernel, (gradient ? 4.0 : 2.0) * static_cast<double>(n * words), [&] {
+      ops::detail::expect_cuda("cross_entropy", ops::cuda_kernels::cross_entropy(cuda::stream(), call));
+    });
+  };
+  cross_entropy(50257, 50304, true);
+  cross_entropy(50257, 50304, false);
+  cross_entropy(50257, 50257, true);
+  cross_entropy(128256, 128256, true);
+
+  std::int64_t const rows = 16384;
+  ops::head_layout const how{1024, 32, 8, 128};
+  auto const title = [&](char const* kernel) { return text(kernel, " (16 x 1024, 32 and 8 heads of 128) bf16"); };
+  if (out.wants(title("arrange_heads")) || out.wants(title("arrange_heads_backward")) ||
+      out.wants(title("normalise_heads")) || out.wants(title("normalise_heads_backward"))) {
+    auto const x = random_elements<bfloat16>(rows * how.columns()), y = random_elements<bfloat16>(x.size());
+    auto const qkv = random_elements<bfloat16>(rows * 3 * how.heads * how.width);
+    auto const table = random_elements<float>(how.context * how.width);
+    auto const rstd = random_elements<float>(rows * (how.heads + how.key_heads));
+    auto const gain = random_elements<bfloat16>(how.width);
+    auto const dgain = random_elements<float>(2 * how.width);
+    auto const size = static_cast<double>(x.size());
+    auto const arranged = 2 * (size + static_cast<double>(qkv.size()));
+    out.memory(title("arrange_heads"), arranged, [&] { kernels::arrange_heads(qkv.view(), x, table, how); });
+    out.memory(title("arrange_heads_backward"), arranged,
+               [&] { kernels::arrange_heads_backward(y.view(), qkv, table, how); });
+    out.memory(title("normalise_heads"), 4 * size,
+               [&] { kernels::normalise_heads(y.view(), rstd, x, gain, gain, how, 1e-5); });
+    out.memory(title("normalise_heads_backward"), 6 * size, [&] {
+      kernels::normalise_heads_backward(y.view(), dgain.view().flat(0, how.width),
+                                        dgain.view().flat(how.width, how.width), y, x, rstd, gain, gain, how);
+    });
+  }
+  if (!out.wants("dropout (64 x 1024, 768) bf16")) return;
+  std::int64_t const numbers = 65536 * 768;
+  auto const y = random_elements<bfloat16>(numbers);
+  std::vector<std::int64_t> samples(64);
+  for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = static_cast<std::int64_t>(i);
+  out.memory("dropout (64 x 1024, 768) bf16", 4.0 * static_cast<double>(numbers), [&] {
+    kernels::dropout(y.view(), ops::dropout_site{0.1, {42, 7}, 5, samples});
+  });
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -289,5 +424,8 @@ int main(int count, char** words) {
   products(out);
   queueing(out);
   sums_of_columns(out);
+  norms(out);
+  embeddings(out);
   elements(out);
+  losses_and_heads(out);
 }

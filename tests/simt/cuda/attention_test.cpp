@@ -272,18 +272,23 @@ TEMPLATE_TEST_CASE("attention over blocks on a device is attention over all keys
 
 TEMPLATE_TEST_CASE("attention over cached keys on a device is the host's", "[attention]", float, bfloat16, double) {
   using T = TestType;
-  ops::attention_shape const what{.batch = 2, .context = 3, .heads = 2, .channels = 80};
-  constexpr std::int64_t positions = 50, count = 41, row = 1;
-  auto qkv = numbers<T>(what.batch * what.context * 3 * what.channels, 1);
-  auto kept = numbers<T>(what.batch * positions * 2 * what.channels, 2);
-  std::vector<double> y(qkv.size() / 3, 0.5);
-  elements<T> at_qkv(qkv), at_kept(kept), at_y(y);
-  arena<host> scratch;
-  arena<cuda> there;
-  ops::cached_attention_on<host>::attend_cached(tensor_view(y), tensor_view<double const>(qkv),
-                                                tensor_view<double const>(kept), what, row, count, scratch);
-  ops::cached_attention_on<cuda>::attend_cached(at_y.view(), at_qkv.read(), at_kept.read(), what, row, count, there);
-  CHECK(distance(at_y.here(), y) < tolerance<T>);
+  for (auto const channels : {std::int64_t{80}, std::int64_t{6}, std::int64_t{512}}) {
+    for (auto const count : {std::int64_t{1}, std::int64_t{41}, std::int64_t{300}}) {
+      ops::attention_shape const what{.batch = 2, .context = 3, .heads = 2, .channels = channels};
+      constexpr std::int64_t positions = 310, row = 1;
+      auto qkv = numbers<T>(what.batch * what.context * 3 * what.channels, 1);
+      auto kept = numbers<T>(what.batch * positions * 2 * what.channels, 2);
+      std::vector<double> y(qkv.size() / 3, 0.5);
+      elements<T> at_qkv(qkv), at_kept(kept), at_y(y);
+      arena<host> scratch;
+      arena<cuda> there;
+      ops::cached_attention_on<host>::attend_cached(tensor_view(y), tensor_view<double const>(qkv),
+                                                    tensor_view<double const>(kept), what, row, count, scratch);
+      ops::cached_attention_on<cuda>::attend_cached(at_y.view(), at_qkv.read(), at_kept.read(), what, row, count,
+                                                    there);
+      CHECK(distance(at_y.here(), y) < tolerance<T>);
+    }
+  }
 }
 
 TEST_CASE("attention on a device takes nothing, and refuses what does not fit", "[attention]") {

@@ -142,6 +142,11 @@ int attention_backward_of_tiles(attention_work const& work) {
 int attention(attention_work const& work) {
   if (work.batch == 0 || work.rows == 0) return device::launch_succeeded;
   return for_attention(work, [&]<class T, int D, bool Merges>() {
+    if (work.rows == 1 && work.lse == nullptr && !work.merges && work.samples == nullptr) {
+      bool const whole = (aligned_rows<T, read_at_once<T>>(work) << work.queries << work.key << work.value).whole();
+      return device::run("attention_one_query", &device::attend_one_query<T, D>, work.heads * work.batch,
+                         device::attention_tiling<device::real_for<T>, D>::threads, work.stream, work, whole);
+    }
     if constexpr (storage_float<T>) {
       if (takes_tiles<T>(work, false)) return attention_of_tiles<T>(work);
     }

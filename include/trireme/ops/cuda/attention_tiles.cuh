@@ -197,13 +197,6 @@ struct key_range_of_rows {
   }
 };
 
-template <bool Drops, int Rows, int Keys>
-struct kept_tile {
-  std::uint8_t kept[Rows][Keys];
-};
-template <int Rows, int Keys>
-struct kept_tile<false, Rows, Keys> {};
-
 /// y and lse of a block of queries.
 template <class T, int D, bool Drops>
 __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work, attention_dropout const dropout,
@@ -260,8 +253,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
       start_rows<T, D>(values[stage ^ 1], value_head, work.value.next_row, key + tile, work.keys, width);
     }
     if constexpr (Drops) {
-      auto& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
-      draw_kept(drawn.kept, work, dropout, dropout.samples[of_launch], head, block_row, key);
+      auto& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
+      drawn.draw(work, dropout, dropout.samples[of_launch], head, block_row, key);
       sync_block();
     }
     if (of_warp.none(key, tile)) continue;
@@ -324,15 +317,21 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
       }
     }
     if constexpr (Drops) {
-      auto const& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
+      auto const& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
       TRIREME_DEVICE_UNROLL
       for (int m = 0; m < bands; ++m) {
         TRIREME_DEVICE_UNROLL
-        for (int n = 0; n < tile / 8; ++n) {
+        for (int half = 0; half < 2; ++half) {
+          int const row = lane.warp * warp_rows + 16 * m + 8 * half + lane.high;
           TRIREME_DEVICE_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            auto const& row = drawn.kept[lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high];
-            if (row[n * 8 + lane.low + i % 2] == 0) scores[n / 2][m][n % 2][i] = 0;
+          for (int part = 0; part < tile / 32; ++part) {
+            auto const kept = drawn.template word<std::uint32_t>(row, 4 * part) >> lane.low;
+            TRIREME_DEVICE_UNROLL
+            for (int n = 0; n < 4; ++n) {
+              TRIREME_DEVICE_UNROLL
+              for (int i = 0; i < 2; ++i)
+                if ((kept >> (n * 8 + i) & 1) == 0) scores[2 * part + n / 2][m][n % 2][2 * half + i] = 0;
+            }
           }
         }
       }
@@ -460,8 +459,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
       start_rows<T, D>(values[stage ^ 1], value_head, work.value.next_row, key + tile, work.keys, width);
     }
     if constexpr (Drops) {
-      auto& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
-      draw_kept(drawn.kept, work, dropout, dropout.samples[of_launch], head, block_row, key);
+      auto& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
+      drawn.draw(work, dropout, dropout.samples[of_launch], head, block_row, key);
       sync_block();
     }
     if (of_warp.none(key, tile)) continue;
@@ -481,9 +480,9 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
             float const share = quick_exponential2(fused(scores[m][n][i], slope, -mass[m][i / 2]));
             float dshare = dshares[m][n][i];
             if constexpr (Drops) {
-              auto const& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
-              auto const& row = drawn.kept[lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high];
-              bool const kept = row[j * 16 + n * 8 + lane.low + i % 2] != 0;
+              auto const& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
+              bool const kept = drawn.has(lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high,
+                                          j * 16 + n * 8 + lane.low + i % 2);
               dshare = kept ? product(dshare, static_cast<float>(dropout.kept)) : 0.0F;
             }
             scores[m][n][i] = product(share, difference(dshare, delta[m][i / 2]));
@@ -586,8 +585,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
     sync_block();
     if (row + tile < rows.end) start(row + tile, stage ^ 1);
     if constexpr (Drops) {
-      auto& drawn = block_shared<kept_tile<true, tile, block_keys>, 2>();
-      draw_kept(drawn.kept, work, dropout, dropout.samples[of_launch], head, row, block_key);
+      auto& drawn = block_shared<kept_tile<tile, block_keys>, 2>();
+      drawn.draw(work, dropout, dropout.samples[of_launch], head, row, block_key);
       sync_block();
     }
     int const last = static_cast<int>(row + tile < work.rows ? tile : work.rows - row) - 1;
@@ -616,8 +615,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
             float dshare = dshares[0][n][i];
             scores[0][n][i] = share;
             if constexpr (Drops) {
-              auto const& drawn = block_shared<kept_tile<true, tile, block_keys>, 2>();
-              bool const kept = drawn.kept[column][lane.warp * 16 + 8 * half + lane.high] != 0;
+              auto const& drawn = block_shared<kept_tile<tile, block_keys>, 2>();
+              bool const kept = drawn.has(column, lane.warp * 16 + 8 * half + lane.high);
               dshare = kept ? product(dshare, static_cast<float>(dropout.kept)) : 0.0F;
               if (!kept) scores[0][n][i] = 0;
             }

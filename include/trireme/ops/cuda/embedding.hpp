@@ -31,10 +31,11 @@ concept cuda_sums = cuda_float<T> &&(std::is_same_v<G, T> || std::is_same_v<G, a
 /// thread.
 ///
 /// Numerics embed and embed_segments have the host's bits. Gradients are sums in the accumulate type and are rounded
-///          once; their order depends on the tokens and shapes alone. The rows of a word are added in their order, 32
-///          to a piece. If there are more, the pieces are added in eight equal parts, and then the parts in their
-///          order. So a word with up to 32 rows has the host's bits if dtable is float or double. dpositions[t] is
-///          summed in the order of samples, in pieces of 64 if it has fewer than 2^17 elements.
+///          once; their order depends on the tokens and shapes alone. A word's rows are added to its row of dtable in
+///          their order if it has up to 32, so these have the host's bits if dtable is float or double. The rows of
+///          other words are summed in pieces of 32, the pieces in eight equal parts, and then the parts. dpositions[t]
+///          is summed in the order of samples; if it has fewer than 2^17 elements and there are more than 64 samples,
+///          in pieces of 64, and those in sixteen equal parts.
 /// Bytes    backward passes use cuda_scratch: 16 bytes a token, and one row of sums for 16 rows of dy.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 /// Errors   assertion_error (light) if the sizes do not fit; comm_error with CUDA's message if work cannot be queued.

@@ -44,7 +44,7 @@ struct selection_scratch {
     auto const most = samples == 0 ? 0 : candidates_of(n, k);
     part(state, 1, sizeof *state);
     part(total, 1, sizeof *total);
-    part(histogram, device::digit_bins, sizeof *histogram);
+    part(histogram, device::selection_bins, sizeof *histogram);
     part(counts, (n + device::selection_chunk - 1) / device::selection_chunk, sizeof *counts);
     part(sample, samples, element);
     part(candidates, most, element);
@@ -68,12 +68,12 @@ struct selection_launches {
 template <class G>
 void find_threshold(selection_launches& queue, selection_scratch const& scratch, G const* x, std::int64_t n) {
   for (int rest = device::magnitude_width<G>; rest > 0;) {
-    auto const bits = rest < device::digit_bits ? rest : device::digit_bits;
+    auto const bits = rest < device::selection_bits ? rest : device::selection_bits;
     rest -= bits;
-    queue.add("count_digits", &device::count_digits<G>, device::blocks_for((n + 15) / 16), device::block_threads, x,
-              scratch.state, scratch.histogram, rest, bits);
-    queue.add("choose_digit", &device::choose_digit<>, 1, device::block_threads, scratch.state, scratch.histogram,
-              bits);
+    queue.add("count_magnitudes", &device::count_magnitudes<G>, device::blocks_for((n + 15) / 16),
+              device::block_threads, x, scratch.state, scratch.histogram, rest, bits);
+    queue.add("choose_magnitude", &device::choose_magnitude<>, 1, device::block_threads, scratch.state,
+              scratch.histogram, bits);
   }
 }
 /// Writes the elements that reach the threshold of the state.
@@ -102,7 +102,8 @@ int select_largest(void* stream, void* memory, dtype of, void const* x, std::int
     selection_scratch const scratch(memory, sizeof(G), n, k, 0);
     auto const* const from = static_cast<G const*>(x);
     selection_launches queue{stream};
-    queue.add("clear_counts", &device::clear_counts<>, 1, device::block_threads, scratch.histogram, device::digit_bins);
+    queue.add("clear_counts", &device::clear_counts<>, 1, device::block_threads, scratch.histogram,
+              device::selection_bins);
     queue.add("begin_selection", &device::begin_selection<>, 1, 1, scratch.state, n, k);
     find_threshold(queue, scratch, from, n);
     write_selected(queue, scratch, from, n, nullptr, indices, static_cast<G*>(values), k);
@@ -119,7 +120,8 @@ int select_sampled(void* stream, void* memory, dtype of, void const* x, std::int
     auto* const candidates = static_cast<G*>(scratch.candidates);
     auto const most = candidates_of(n, k);
     selection_launches queue{stream};
-    queue.add("clear_counts", &device::clear_counts<>, 1, device::block_threads, scratch.histogram, device::digit_bins);
+    queue.add("clear_counts", &device::clear_counts<>, 1, device::block_threads, scratch.histogram,
+              device::selection_bins);
     queue.add("take_sample", &device::take_sample<G>, device::blocks_for(samples), device::block_threads, sample,
               samples, from, n);
     queue.add("begin_selection", &device::begin_selection<>, 1, 1, scratch.state, samples, wanted + 1);

@@ -25,8 +25,8 @@ __device__ __forceinline__ magnitude_type<G> magnitude_of(G x) {
   return static_cast<bits>(std::bit_cast<bits>(x) & (static_cast<bits>(~bits{0}) >> 1));
 }
 
-inline constexpr int digit_bits = 11;
-inline constexpr int digit_bins = 1 << digit_bits;
+inline constexpr int selection_bits = 11;
+inline constexpr int selection_bins = 1 << selection_bits;
 /// The elements that one warp counts, and then writes.
 inline constexpr int selection_chunk = 1024;
 
@@ -82,13 +82,13 @@ __global__ void __launch_bounds__(block_threads)
 
 /// Counts, in `histogram`, the `bits` bits above the last `shift` of the magnitudes whose bits before them are those of
 /// the threshold. Zeros are not counted, of which gradients may have many: they would all change one bin, and
-/// choose_digit takes the lowest one in any case if the others have too few elements.
+/// choose_magnitude takes the lowest one in any case if the others have too few elements.
 template <class G>
 __global__ void __launch_bounds__(block_threads)
-    count_digits(G const* x, selection_state const* state, unsigned* histogram, int shift, int bits) {
+    count_magnitudes(G const* x, selection_state const* state, unsigned* histogram, int shift, int bits) {
   constexpr int several = 4;  // loads at once
-  auto& own = block_shared<unsigned[digit_bins]>();
-  for (int bin = static_cast<int>(threadIdx.x); bin < digit_bins; bin += block_threads) own[bin] = 0;
+  auto& own = block_shared<unsigned[selection_bins]>();
+  for (int bin = static_cast<int>(threadIdx.x); bin < selection_bins; bin += block_threads) own[bin] = 0;
   sync_block();
   auto const n = state->n;
   auto const leading = static_cast<magnitude_type<G>>(state->threshold);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(block_threads)
     }
   }
   sync_block();
-  for (int bin = static_cast<int>(threadIdx.x); bin < digit_bins; bin += block_threads)
+  for (int bin = static_cast<int>(threadIdx.x); bin < selection_bins; bin += block_threads)
     if (own[bin] != 0) atomic_add(histogram[bin], own[bin]);
 }
 
@@ -129,9 +129,9 @@ __device__ T running_sum_of_block(T own) {
 /// Finds the digit of the k-th largest in the histogram, and clears that; one block. Thread t looks at the t-th highest
 /// digits.
 template <int Threads = block_threads>
-__global__ void __launch_bounds__(Threads) choose_digit(selection_state* state, unsigned* histogram, int bits) {
-  constexpr int each = digit_bins / block_threads;
-  auto* const mine = histogram + digit_bins - each * (static_cast<int>(threadIdx.x) + 1);
+__global__ void __launch_bounds__(Threads) choose_magnitude(selection_state* state, unsigned* histogram, int bits) {
+  constexpr int each = selection_bins / block_threads;
+  auto* const mine = histogram + selection_bins - each * (static_cast<int>(threadIdx.x) + 1);
   std::int64_t own = 0;
   for (int bin = 0; bin < each; ++bin) own += mine[bin];
   auto const left = state->left;
