@@ -8,9 +8,9 @@
 // and float16 are computed in float and rounded once.
 //
 // A row is read once and stays in the registers of the threads that share it: the lanes of a warp, or a block if the
-// row is longer. Rows that do not fit, that are not aligned to 16 bytes, or of double are read several times, by a block
-// each. Sums have a fixed order: each thread adds its own elements, then the lanes of a warp are added in a tree, and
-// the warps in their order.
+// row is longer. Rows that do not fit, that are not aligned to 16 bytes, or of double are read several times, by a
+// block each. Sums have a fixed order: each thread adds its own elements, then the lanes of a warp are added in a tree,
+// and the warps in their order.
 
 namespace trireme::ops::detail::device {
 
