@@ -22,27 +22,42 @@ struct table_lookup {
   std::int64_t first, words;  // the table has rows for tokens from `first` on
 };
 
-/// y[row] = table[tokens[row] - first] + positions[row % context], or y[row] += that. A warp has a row.
+/// y[row] = table[tokens[row] - first] + positions[row % context], or y[row] += that. A warp has a row, and reads up to
+/// `packs` packs of each lane, and the token of its next row, before it waits for any of them.
 template <int Width, bool Adds, class T>
 __global__ void __launch_bounds__(block_threads) look_up_rows(table_lookup<T> const at) {
   using real = real_for<T>;
+  constexpr int packs = Width == 1 ? 4 : 3;
   auto const lane = static_cast<int>(threadIdx.x) % warp_width;
-  for (auto row = first_task() / warp_width; row < at.rows; row += all_tasks() / warp_width) {
-    auto const number = at.tokens[row] - at.first;
+  auto row = first_task() / warp_width;
+  auto const step = all_tasks() / warp_width;
+  auto token = row < at.rows ? at.tokens[row] : 0;
+  for (; row < at.rows; row += step) {
+    auto const number = token - at.first;
+    if (row + step < at.rows) token = at.tokens[row + step];
     bool const known = number >= 0 && number < at.words;
     T const* const word = at.table + (known ? number * at.channels : 0);
-    T const* const position = at.positions == nullptr ? nullptr : at.positions + row % at.context * at.channels;
     T* const y = at.y + row * at.channels;
-    for (std::int64_t c = lane * Width; c < at.channels; c += warp_width * Width) {
-      real x[Width] = {};
-      if (known) read_numbers(x, word + c);
-      if (position != nullptr || Adds) {
-        real more[Width];
-        read_numbers(more, Adds ? y + c : position + c);
-        TRIREME_DEVICE_UNROLL
-        for (int k = 0; k < Width; ++k) x[k] = sum(x[k], more[k]);
+    bool const has_more = Adds || at.positions != nullptr;
+    T const* const more = Adds ? y : has_more ? at.positions + row % at.context * at.channels : word;
+    for (std::int64_t c = lane * Width; c < at.channels; c += packs * warp_width * Width) {
+      as_read<T, Width> of_word[packs], of_more[packs];
+      TRIREME_DEVICE_UNROLL
+      for (int p = 0; p < packs; ++p) {
+        auto const here = c + p * warp_width * Width;
+        of_word[p] = of_more[p] = {};
+        if (known && here < at.channels) of_word[p].read(word + here);
+        if (has_more && here < at.channels) of_more[p].read(more + here);
       }
-      write_numbers(y + c, x);
+      TRIREME_DEVICE_UNROLL
+      for (int p = 0; p < packs; ++p) {
+        auto const here = c + p * warp_width * Width;
+        if (here >= at.channels) continue;
+        real x[Width];
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < Width; ++k) x[k] = has_more ? sum(of_word[p][k], of_more[p][k]) : of_word[p][k];
+        write_numbers(y + here, x);
+      }
     }
   }
 }
@@ -110,6 +125,13 @@ __global__ void __launch_bounds__(block_threads)
 
 __device__ __forceinline__ int lowest_lane(lane_mask lanes) { return count_lanes((lanes & (~lanes + 1)) - 1); }
 
+__device__ __forceinline__ int highest_lane(lane_mask lanes) {
+  int lane = 0;
+  for (int by = warp_width / 2; by > 0; by /= 2)
+    if ((lanes >> (lane + by)) != 0) lane += by;
+  return lane;
+}
+
 /// The tensors of sums by word: rows of dy are added to the rows of dtable that their words name. `words_in_order` and
 /// `rows_in_order` list the rows sorted by word, and by row within a word; words from `words` on are not in the table.
 /// A word with more than piece_rows rows is cut into pieces of so many, in order. The sums of its pieces are rows of
@@ -135,22 +157,31 @@ struct word_sums {
 };
 
 /// Adds the rows of words that have one piece to dtable, and writes the sums of the other words' pieces. A warp has the
-/// pieces that begin at warp_width neighbouring places, and Width columns a lane of them.
+/// pieces that begin at warp_width neighbouring places, and Width columns a lane of them. Pieces follow each other
+/// without a gap, so it walks over their places and reads several rows before it waits for any of them, also those of
+/// different pieces.
 template <int Width, class G, class T>
 __global__ void __launch_bounds__(block_threads) add_pieces(word_sums<G, T> const at) {
   using real = real_for<G, T>;
   constexpr int columns = warp_width * Width;
+  constexpr int together = 4;
+  static_assert(piece_rows <= warp_width);
   auto const lane = static_cast<int>(threadIdx.x) % warp_width;
   auto const slices = (at.channels + columns - 1) / columns;
   auto const groups = (at.rows + warp_width - 1) / warp_width;
   for (auto task = first_task() / warp_width; task < groups * slices; task += all_tasks() / warp_width) {
     auto const group = task / slices;
     auto const c = (task - group * slices) * columns + lane * Width;
+    bool const has_columns = c < at.channels;
     auto const of_group = group * warp_width;
+    auto const place = of_group + lane;
+    // This lane's place, and the one behind the group to which a piece that begins in it may reach.
+    auto const row = place < at.rows ? at.rows_in_order[place] : 0;
+    auto const row_behind = place + warp_width < at.rows ? at.rows_in_order[place + warp_width] : 0;
+    auto const word = place < at.rows ? at.words_in_order[place] : at.words;
     int length = 0;  // of the piece that begins at this lane's place, if one does
     bool cut = false;
-    if (auto const place = of_group + lane; place < at.rows && at.words_in_order[place] < at.words) {
-      auto const word = at.words_in_order[place];
+    if (word < at.words) {
       auto const begin = first_place(at.words_in_order, 0, place, word);
       if ((place - begin) % piece_rows == 0) {
         auto const most = place + piece_rows < at.rows ? place + piece_rows : at.rows;
@@ -158,41 +189,58 @@ __global__ void __launch_bounds__(block_threads) add_pieces(word_sums<G, T> cons
         cut = begin < place || (most < at.rows && at.words_in_order[most] == word);
       }
     }
-    auto const code = length * 2 + (cut ? 1 : 0);
-    for (auto pieces = ballot(length > 0); pieces != 0; pieces &= pieces - 1) {
-      auto const from = lowest_lane(pieces);
-      auto const chosen = shuffle(code, from);
-      auto const place = of_group + from;
-      if (c >= at.channels) continue;
-      auto const count = chosen / 2;
-      bool const adds = chosen % 2 == 0;
-      G* const to = at.dtable + at.words_in_order[place] * at.channels + c;
-      std::int32_t const* const list = at.rows_in_order + place;
-      real total[Width] = {};
-      if (adds) read_numbers(total, to);
-      constexpr int together = 4;
-      int i = 0;
-      for (; i + together <= count; i += together) {
-        real next[together][Width];
-        TRIREME_DEVICE_UNROLL
-        for (int k = 0; k < together; ++k) read_numbers(next[k], at.dy + list[i + k] * at.channels + c);
-        TRIREME_DEVICE_UNROLL
-        for (int k = 0; k < together; ++k) {
+    auto const begins = ballot(length > 0);
+    auto const cuts = ballot(cut);
+    if (begins == 0) continue;
+    auto const last = highest_lane(begins);
+    auto const end = last + shuffle(length, last);
+    G* to = nullptr;  // where the sum of the piece so far belongs, and whether that is a row of `partial`
+    real* to_partial = nullptr;
+    real total[Width] = {};
+    auto const write = [&] {
+      if (!has_columns) return;
+      if (to_partial != nullptr)
+        write_numbers(to_partial + c, total);
+      else if (to != nullptr)
+        write_numbers(to + c, total);
+    };
+    for (int i = lowest_lane(begins); i < end; i += together) {
+      as_read<T, Width> next[together];
+      as_read<G, Width> before[together];
+      std::uint32_t words[together];
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < together; ++k) {
+        auto const here = i + k;
+        next[k] = {};
+        before[k] = {};
+        auto const of_here = here < warp_width ? shuffle(row, here) : shuffle(row_behind, here - warp_width);
+        words[k] = shuffle(word, here < warp_width ? here : 0);
+        if (here >= end || !has_columns) continue;
+        next[k].read(at.dy + of_here * at.channels + c);
+        if (here < warp_width && (begins >> here & 1) != 0 && (cuts >> here & 1) == 0)
+          before[k].read(at.dtable + words[k] * at.channels + c);
+      }
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < together; ++k) {
+        auto const here = i + k;
+        if (here >= end) continue;
+        if (here < warp_width && (begins >> here & 1) != 0) {
+          write();
+          to = at.dtable + words[k] * at.channels;
+          to_partial = nullptr;
+          if ((cuts >> here & 1) != 0) {
+            auto const behind = begins & ~((lane_mask{2} << here) - 1);
+            auto const count = (behind != 0 ? lowest_lane(behind) : end) - here;
+            to_partial = at.piece_at(of_group + here, count == piece_rows);
+          }
           TRIREME_DEVICE_UNROLL
-          for (int w = 0; w < Width; ++w) total[w] = sum(total[w], next[k][w]);
+          for (int w = 0; w < Width; ++w) total[w] = before[k][w];  // 0 for a cut word
         }
-      }
-      for (; i < count; ++i) {
-        real next[Width];
-        read_numbers(next, at.dy + list[i] * at.channels + c);
         TRIREME_DEVICE_UNROLL
-        for (int w = 0; w < Width; ++w) total[w] = sum(total[w], next[w]);
+        for (int w = 0; w < Width; ++w) total[w] = sum(total[w], static_cast<real>(next[k][w]));
       }
-      if (adds)
-        write_numbers(to, total);
-      else
-        write_numbers(at.piece_at(place, count == piece_rows) + c, total);
     }
+    write();
   }
 }
 

@@ -58,6 +58,25 @@ struct held {
 template <class T, int Count>
 inline constexpr int at_once = Count < pack_width<T> ? Count : pack_width<T>;
 
+/// Count neighbouring elements as they were read; `from` is aligned for as many as are read at once.
+template <class T, int Count>
+struct as_read {
+  static constexpr int step = at_once<T, Count>;
+  held<T, step> parts[Count / step];
+
+  __device__ __forceinline__ void read(T const* from) {
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < Count / step; ++k) parts[k].read(from + k * step);
+  }
+  __device__ __forceinline__ real_for<T> operator[](int k) const { return parts[k / step][k % step]; }
+};
+template <class T>
+struct as_read<T, 1> {
+  T one;
+  __device__ __forceinline__ void read(T const* from) { one = *from; }
+  __device__ __forceinline__ real_for<T> operator[](int) const { return wide(one); }
+};
+
 /// Count neighbouring elements as numbers; `from` is aligned for as many as are read at once.
 template <int Count, class T, class Real>
 __device__ __forceinline__ void read_numbers(Real (&to)[Count], T const* from) {

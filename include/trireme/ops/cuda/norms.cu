@@ -109,8 +109,8 @@ int norm_backward(char const* name, device::norm_backward<T> const& at, void* dg
         return launch(sharing_by<24, warp, 128>{}, std::conditional_t<narrow, four, three>{});
       if (at.channels <= warp * 32)
         return launch(sharing_by<32, warp, 128>{}, std::conditional_t<narrow, three, two>{});
-      if (at.channels <= 256 * 8) return launch(sharing_by<8, 256, 256>{}, four{});
-      if (at.channels <= 512 * 8) return launch(sharing_by<8, 512, 512>{}, two{});
+      if (at.channels <= 256 * 8) return launch(sharing_by<8, 256, 256>{}, three{});
+      if (at.channels <= 256 * 16) return launch(sharing_by<16, 256, 256>{}, two{});
       return launch(sharing_by<16, 512, 512>{}, one{});
     }
   }

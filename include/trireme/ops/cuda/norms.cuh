@@ -8,9 +8,9 @@
 // and float16 are computed in float and rounded once.
 //
 // A row is read once and stays in the registers of the threads that share it: the lanes of a warp, or a block if the
-// row is longer. Rows that do not fit, that are not aligned to 16 bytes, or of double are read several times, by a block
-// each. Sums have a fixed order: each thread adds its own elements, then the lanes of a warp are added in a tree, and
-// the warps in their order.
+// row is longer. Rows that do not fit, that are not aligned to 16 bytes, or of double are read several times, by a
+// block each. Sums have a fixed order: each thread adds its own elements, then the lanes of a warp are added in a tree,
+// and the warps in their order.
 
 namespace trireme::ops::detail::device {
 
@@ -103,18 +103,29 @@ template <bool Centred, class T, int Values, int Threads, int Block>
 __global__ void __launch_bounds__(Block) normalise_rows(norm_forward<T> const at) {
   using real = real_for<T>;
   using sharing = row_sharing<T, Values, Threads, Block>;
+  // A block waits for its own threads, so it reads its next row meanwhile (float would take too many registers).
+  // Warps have other warps that read.
+  constexpr bool ahead = Threads > warp_width && sizeof(T) == 2;
   sharing const own(at.channels);
   int round = 0;
+  held<T, sharing::width> in[sharing::packs];
+  auto const read = [&](std::int64_t row) {
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < sharing::packs; ++k) {
+      in[k] = {};
+      if (own.has(k) && row < at.rows) in[k].read(at.x + row * at.channels + own.begin(k));
+    }
+  };
+  if constexpr (ahead) read(own.first());
   for (auto row = own.first(); row < at.rows; row += own.step()) {
-    T const* const x = at.x + row * at.channels;
+    if constexpr (!ahead) read(row);
     real values[sharing::packs][sharing::width];
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < sharing::packs; ++k) {
-      held<T, sharing::width> in{};
-      if (own.has(k)) in.read(x + own.begin(k));
       TRIREME_DEVICE_UNROLL
-      for (int w = 0; w < sharing::width; ++w) values[k][w] = in[w];
+      for (int w = 0; w < sharing::width; ++w) values[k][w] = in[k][w];
     }
+    if constexpr (ahead) read(row + own.step());
     real middle = 0;
     if constexpr (Centred) {
       real total[1] = {0};
@@ -215,16 +226,30 @@ __global__ void __launch_bounds__(Block, BlocksOfProcessor) normalise_rows_backw
   sharing const own(at.channels);
   int round = 0;
   real columns[sums_of_column][packs][width] = {};  // of the gain, of the bias
+  // As in normalise_rows; dx may be dy, but the rows that are read ahead are this block's own, written later.
+  constexpr bool ahead = Threads > warp_width && sizeof(T) == 2;
+  held<T, width> next_slopes[packs], next_numbers[packs];
+  auto const read = [&](std::int64_t row) {
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < packs; ++k) {
+      next_slopes[k] = next_numbers[k] = {};
+      if (!own.has(k) || row >= at.rows) continue;
+      next_slopes[k].read(at.dy + row * at.channels + own.begin(k));
+      next_numbers[k].read(at.x + row * at.channels + own.begin(k));
+    }
+  };
+  if constexpr (ahead) read(own.first());
   for (auto row = own.first(); row < at.rows; row += own.step()) {
     auto const offset = row * at.channels;
     held<T, width> slopes[packs], numbers[packs], before[packs];
+    if constexpr (!ahead) read(row);
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < packs; ++k) {
-      slopes[k] = numbers[k] = before[k] = {};
-      if (!own.has(k)) continue;
-      slopes[k].read(at.dy + offset + own.begin(k));
-      numbers[k].read(at.x + offset + own.begin(k));
+      slopes[k] = next_slopes[k];
+      numbers[k] = next_numbers[k];
+      before[k] = {};
     }
+    if constexpr (ahead) read(row + own.step());
     if (at.accumulate) {
       TRIREME_DEVICE_UNROLL
       for (int k = 0; k < packs; ++k)
