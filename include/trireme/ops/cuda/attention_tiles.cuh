@@ -200,7 +200,7 @@ struct key_range_of_rows {
 /// y and lse of a block of queries.
 template <class T, int D, bool Drops>
 __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work, attention_dropout const dropout,
-                                                    std::int64_t first_sample) {
+                                                       std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
   constexpr int bands = tiled::bands;
   constexpr int warp_rows = 16 * bands;
@@ -382,8 +382,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
 /// delta and dqueries of a block of queries; formulas: attend_backward_queries.
 template <class T, int D, bool Drops>
 __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attention_work const work,
-                                                                     attention_dropout const dropout,
-                                                                     std::int64_t first_sample) {
+                                                                        attention_dropout const dropout,
+                                                                        std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
   constexpr int bands = tiled::bands;
   constexpr int warp_rows = 16 * bands;
@@ -521,9 +521,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
 /// dkey and dvalue of a block of keys, after delta; formulas: attend_backward_keys. Scores are transposed: (keys,
 /// queries).
 template <class T, int D, bool Drops>
-__global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_keys(attention_work const work,
-                                                                  attention_dropout const dropout,
-                                                                  std::int64_t first_sample) {
+__global__ void __launch_bounds__(128, D == 64 ? 3 : 2)
+    attend_tiles_backward_keys(attention_work const work, attention_dropout const dropout, std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
   constexpr int block_keys = tiled::key_rows;
   constexpr int tile = tiled::rows;
@@ -566,24 +565,37 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
   auto const start = [&](std::int64_t row, int to) {
     start_rows<T, D>(queries[to], query_head, work.queries.next_row, row, work.rows, width);
     start_rows<T, D>(slopes[to], slope_head, work.dy.next_row, row, work.rows, width);
-    int const thread = static_cast<int>(threadIdx.x);
-    if (thread >= tile) return;
-    auto const at = row + thread;
+  };
+  // The numbers of a tile's queries, one in a thread: loaded before the products of the tile before, and stored after.
+  bool const has_query = static_cast<int>(threadIdx.x) < tile;
+  auto const numbers_of = [&](std::int64_t row) {
+    auto const at = row + threadIdx.x;
     query_numbers mine{std::numeric_limits<float>::infinity(), 0.0F, 0, 0};  // a share of 0
-    if (at < work.rows) {
+    if (has_query && at < work.rows) {
       auto const seen = keys_of(work, sample, at);
-      mine = {product(lse[at], static_cast<float>(log2_e)), delta[at], static_cast<int>(seen.begin),
-              static_cast<int>(seen.end)};
+      mine = {lse[at], delta[at], static_cast<int>(seen.begin), static_cast<int>(seen.end)};
     }
-    numbers[to][thread] = mine;
+    return mine;
+  };
+  auto const keep = [&](query_numbers mine, int to) {
+    mine.mass = product(mine.mass, static_cast<float>(log2_e));
+    if (has_query) numbers[to][threadIdx.x] = mine;
   };
 
   int stage = 0;
-  if (rows.begin < rows.end) start(rows.begin, 0);
+  if (rows.begin < rows.end) {
+    start(rows.begin, 0);
+    keep(numbers_of(rows.begin), 0);
+  }
   for (auto row = rows.begin; row < rows.end; row += tile, stage ^= 1) {
     finish_copies();
     sync_block();
-    if (row + tile < rows.end) start(row + tile, stage ^ 1);
+    bool const more = row + tile < rows.end;
+    query_numbers next{};
+    if (more) {
+      start(row + tile, stage ^ 1);
+      next = numbers_of(row + tile);
+    }
     if constexpr (Drops) {
       auto& drawn = block_shared<kept_tile<tile, block_keys>, 2>();
       drawn.draw(work, dropout, dropout.samples[of_launch], head, row, block_key);
@@ -593,10 +605,10 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
     auto const& of_first = numbers[stage][0];
     auto const& of_last = numbers[stage][last];
     int const from = static_cast<int>(first_key);
-    if (from + 16 <= of_first.begin || from >= of_last.end) continue;
+    bool const some = from + 16 > of_first.begin && from < of_last.end;
     bool const edge = from < of_last.begin || from + 16 > of_first.end;
     TRIREME_DEVICE_ROLLED
-    for (int j = 0; j < tile / 16; ++j) {
+    for (int j = 0; some && j < tile / 16; ++j) {
       float scores[1][2][4], dshares[1][2][4];
       multiply_rows<T, D, 1>(scores, keys, queries[stage], j * 16, lane);
       multiply_rows<T, D, 1>(dshares, values, slopes[stage], j * 16, lane);
@@ -630,6 +642,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
       add_products<T, D, 1>(dvalue, shares, slopes[stage], j * 16, lane);
       add_products<T, D, 1>(dkey, dscores, queries[stage], j * 16, lane);
     }
+    if (more) keep(next, stage ^ 1);
   }
   float const kept_factor = Drops ? static_cast<float>(dropout.kept) : 1.0F;
   TRIREME_DEVICE_UNROLL
