@@ -41,6 +41,21 @@ if(TARGET trireme::cuda)
       trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
     endforeach()
+    # The tests of single kernels once more under the sanitizers, which know the simulator's threads: they find races,
+    # and reads and writes past an end.
+    if(TRIREME_SANITIZED_TESTS)
+      list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|training)_test\\.cpp$")
+      get_target_property(simulated trireme_simulated_cuda SOURCES)
+      foreach(sanitizer IN ITEMS thread address)
+        add_executable(simt.cuda.${sanitizer} ${sources} ${simulated})
+        target_compile_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
+        target_link_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
+        target_include_directories(simt.cuda.${sanitizer} SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
+        target_link_libraries(simt.cuda.${sanitizer} PRIVATE trireme::trireme trireme_warnings trireme_catch_main)
+        trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 600 LABELS simt PROPERTIES PROCESSORS 2
+                         COMMAND $<TARGET_FILE:simt.cuda.${sanitizer}>)
+      endforeach()
+    endif()
   endif()
 else()
   message(STATUS "trireme: no CUDA, so the tests in tests/gpu are left out")
