@@ -11,6 +11,7 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/detail/collective_engine.hpp"
+#include "trireme/comm/detail/kernels.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 
 namespace trireme::comm {
@@ -208,9 +209,20 @@ class any_world : public engine_world<any_world> {
   /// Whether it does in this world: not where MPI gives the library no thread, nor in a world lent from comm::threads.
   [[nodiscard]] bool progresses_here() const noexcept { return engine_->progresses(); }
 
+  /// Also of a device's memory; only some of the worlds carry that, and the others throw config_error.
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return touchable<Space> || without_elements<Space>;
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    if (touchable<Space> || without_elements<Space>) return true;
+    return requires { &space_kernels<Space>::copy; }
+    &&detail::can_combine<Space>(op);
+  }
+  void run(command const& it) {
+    expect_carried(it);
+    engine_->run(it);
+  }
+  [[nodiscard]] request start(command const& it) {
+    expect_carried(it);
+    return {engine_, engine_->start(it)};
   }
 
   /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the
@@ -226,6 +238,15 @@ class any_world : public engine_world<any_world> {
 
   /// Before threads of this process start that have duplicates of this world, one each.
   void expect_several_callers() { engine_->expect_several_callers(); }
+
+ private:
+  void expect_carried(command const& it) const {
+    if (it.elements == nullptr || it.elements->touchable || it.elements->phantom || engine_->carries_device_memory())
+      return;
+    throw config_error(text(engine_->who(), "::", name_of(it.what.kind),
+                            ": the tensor lies in a device's memory, which this communicator does not carry; use "
+                            "comm::threads, or comm::nccl"));
+  }
 };
 
 }  // namespace trireme::comm

@@ -32,6 +32,10 @@ class lent_engine final : public collective_engine {
       return std::chrono::seconds(60);
   }
 
+  [[nodiscard]] bool carries_device_memory() const noexcept override {
+    return requires { World::carries_device_memory; };
+  }
+
   void run(command const& it) override {
     expect_supported(it.what);
     noting_failure([&] { world_->execute(it); });

@@ -81,6 +81,7 @@ class nccl_world : public collectives<nccl_world> {
   using request = nccl_request;
   using space = cuda;
   static constexpr std::string_view name = "nccl";
+  static constexpr bool carries_device_memory = true;
   static constexpr bool progresses = true;
   static constexpr bool ordered = false;  // unless .order is sum_order::ranks
   static constexpr bool one_order = true;

@@ -60,6 +60,7 @@ struct threads {
 class threads_world : public engine_world<threads_world> {
  public:
   static constexpr std::string_view name = "threads";
+  static constexpr bool carries_device_memory = true;
 
   explicit threads_world(std::shared_ptr<detail::collective_engine> engine) noexcept
       : engine_world<threads_world>(std::move(engine)) {}

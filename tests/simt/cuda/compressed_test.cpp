@@ -29,8 +29,8 @@ using namespace trireme;
 
 namespace {
 
-/// A plain model without layers: the loss is half the square of the distance of its values from others, times a number
-/// of the batch. Its kernels are those of the library, in either memory.
+/// A plain model without layers: the loss is half the square of the distance of its values from others; its gradient is
+/// multiplied by a number of the batch. Its kernels are those of the library, in either memory.
 template <class Space>
 class attracted {
  public:
@@ -61,7 +61,7 @@ class attracted {
       kernels::accumulate(to, tensor_view<float const, Space>(targets_[i].view()), -1);
       std::vector<float> away(static_cast<std::size_t>(to.size()));
       kernels::download(std::span<float>(away), to);
-      for (auto const each : away) loss += 0.5 * stretch_ * static_cast<double>(each) * static_cast<double>(each);
+      for (auto const each : away) loss += 0.5 * static_cast<double>(each) * static_cast<double>(each);
     }
     return loss;
   }

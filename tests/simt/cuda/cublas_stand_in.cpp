@@ -41,7 +41,9 @@ char const* broken_rule(product_call const& call) {
     return "an address is not aligned for its elements";
   bool const has_bias = call.epilogue == product_epilogue::bias || call.epilogue == product_epilogue::gelu_bias;
   if (has_bias != (call.bias != nullptr)) return "a bias without its epilogue, or the reverse";
-  bool const may_keep = call.epilogue != product_epilogue::none && call.epilogue != product_epilogue::bias;
+  bool const sums = call.epilogue == product_epilogue::left_sums || call.epilogue == product_epilogue::right_sums;
+  if (sums != (call.sums != nullptr)) return "sums without their epilogue, or the reverse";
+  bool const may_keep = !sums && call.epilogue != product_epilogue::none && call.epilogue != product_epilogue::bias;
   if (call.kept != nullptr && !may_keep) return "an auxiliary matrix without its epilogue";
   if (call.epilogue == product_epilogue::gelu_slope && call.kept == nullptr) return "no auxiliary matrix";
   if (call.kept != nullptr && (call.to_row % 8 != 0 || !is_aligned(call.kept, 16)))
@@ -66,14 +68,25 @@ void run(product_call const& call) {
   auto const* const added = static_cast<G const*>(call.added);
   auto const* const bias = static_cast<G const*>(call.bias);
   auto* const kept = static_cast<G*>(call.kept);
+  auto* const sums = static_cast<G*>(call.sums);
+  auto const left_at = [&](std::int64_t r, std::int64_t i) {
+    return static_cast<real>(call.left_transposed ? left[i * call.left_row + r] : left[r * call.left_row + i]);
+  };
+  auto const right_at = [&](std::int64_t i, std::int64_t c) {
+    return static_cast<real>(call.right_transposed ? right[c * call.right_row + i] : right[i * call.right_row + c]);
+  };
+  if (sums != nullptr) {
+    bool const of_left = call.epilogue == product_epilogue::left_sums;
+    for (std::int64_t k = 0; k < (of_left ? call.rows : call.columns); ++k) {
+      real sum = 0;
+      for (std::int64_t i = 0; i < call.inner; ++i) sum += of_left ? left_at(k, i) : right_at(i, k);
+      sums[k] = static_cast<G>(sum);
+    }
+  }
   for (std::int64_t r = 0; r < call.rows; ++r) {
     for (std::int64_t c = 0; c < call.columns; ++c) {
       real sum = 0;
-      for (std::int64_t i = 0; i < call.inner; ++i) {
-        auto const a = call.left_transposed ? left[i * call.left_row + r] : left[r * call.left_row + i];
-        auto const b = call.right_transposed ? right[c * call.right_row + i] : right[i * call.right_row + c];
-        sum += static_cast<real>(a) * static_cast<real>(b);
-      }
+      for (std::int64_t i = 0; i < call.inner; ++i) sum += left_at(r, i) * right_at(i, c);
       auto const at = r * call.to_row + c;
       if (added != nullptr) sum += static_cast<real>(added[at]);
       if (bias != nullptr) sum += static_cast<real>(bias[c]);
@@ -115,5 +128,7 @@ product_outcome multiply(handle stream, product_call const& call) {
     work();
   return {};
 }
+
+double product_microseconds(handle /*stream*/, product_call const& /*call*/) { return 0; }
 
 }  // namespace trireme::ops::cuda_kernels

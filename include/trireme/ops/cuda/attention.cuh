@@ -84,27 +84,48 @@ __device__ __forceinline__ auto* head_of(attention_rows<Address> const& of, std:
   return static_cast<element*>(of.address) + sample * of.next_sample + head * width;
 }
 
-/// Sets kept[row][key] for the tile of queries from `row` on and keys from `key` on, with all threads of the block.
+/// Which probabilities of a tile of queries and keys are kept: a bit for each.
 template <int Rows, int Keys>
-__device__ void draw_kept(std::uint8_t (&kept)[Rows][Keys], attention_work const& work,
-                          attention_dropout const& dropout, std::uint64_t sample, std::int64_t head, std::int64_t row,
-                          std::int64_t key) {
-  constexpr int blocks = Keys / 4 + 1;  // of four numbers: a row need not start with a block
-  for (int task = static_cast<int>(threadIdx.x); task < Rows * blocks; task += static_cast<int>(blockDim.x)) {
-    int const r = task / blocks;
-    auto const start =
-        ((work.first_head + head) * work.whole + work.first_query + row + r) * work.whole + work.first_key + key;
-    auto const block = start / 4 + task % blocks;
-    auto const words = random_block(work.random, work.site, sample, static_cast<std::uint32_t>(block));
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      auto const at = block * 4 + k - start;
-      if (at < 0 || at >= Keys) continue;
-      auto const number = static_cast<float>(words[static_cast<std::size_t>(k)] >> 8);  // 24 bits are exact
-      kept[r][at] = number >= dropout.threshold ? 1 : 0;
+struct kept_tile {
+  static constexpr int bytes = (Keys + 7) / 8;
+  alignas(8) std::uint8_t bits[Rows][bytes];
+
+  [[nodiscard]] __device__ __forceinline__ bool has(int row, int key) const {
+    return (bits[row][key / 8] >> key % 8 & 1) != 0;
+  }
+  /// The bits of keys [8 at, 8 at + bits of Word) of a row.
+  template <class Word>
+  [[nodiscard]] __device__ __forceinline__ Word word(int row, int at) const {
+    return *reinterpret_cast<Word const*>(&bits[row][at]);
+  }
+
+  /// Draws those of queries from `row` on and keys from `key` on, with all threads of the block.
+  __device__ void draw(attention_work const& work, attention_dropout const& dropout, std::uint64_t sample,
+                       std::int64_t head, std::int64_t row, std::int64_t key) {
+    auto const threshold = static_cast<std::uint32_t>(dropout.threshold);
+    auto const start = ((work.first_head + head) * work.whole + work.first_query + row) * work.whole + work.first_key +
+                       key;
+    for (int task = static_cast<int>(threadIdx.x); task < Rows * bytes; task += static_cast<int>(blockDim.x)) {
+      int const r = task / bytes;
+      int const byte = task % bytes;
+      auto const position = start + r * work.whole + byte * 8;
+      auto const block = static_cast<std::uint32_t>(position / 4);
+      int const skipped = static_cast<int>(position % 4);  // a row need not start with a block of four numbers
+      std::uint32_t found = 0;
+      TRIREME_DEVICE_UNROLL
+      for (int b = 0; b < 3; ++b) {
+        if (b == 2 && skipped == 0) continue;
+        auto const words = random_block(work.random, work.site, sample, block + static_cast<std::uint32_t>(b));
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          std::uint32_t const number = words[static_cast<std::size_t>(k)] >> 8;  // of 24 bits
+          found |= (number >= threshold ? 1U : 0U) << (b * 4 + k);
+        }
+      }
+      bits[r][byte] = static_cast<std::uint8_t>(found >> skipped);
     }
   }
-}
+};
 
 /// How the columns of a head, padded to D, lie in lanes, and how many rows are in a tile of shared memory.
 template <class Real, int D>
@@ -258,7 +279,7 @@ __global__ void __launch_bounds__(256) attend(attention_work const work, attenti
   constexpr auto infinity = std::numeric_limits<real>::infinity();
   auto& keys = block_shared<typename tiling::tile_memory, 0>();
   auto& values = block_shared<typename tiling::tile_memory, 1>();
-  auto& kept = block_shared<std::uint8_t[tiling::rows][tiling::tile], 2>();
+  auto& kept = block_shared<kept_tile<tiling::rows, tiling::tile>, 2>();
   auto const at = attention_place<real, D>::of((work.rows + tiling::rows - 1) / tiling::rows, work.heads, first_sample,
                                                true);
   int const width = static_cast<int>(work.width);
@@ -288,7 +309,7 @@ __global__ void __launch_bounds__(256) attend(attention_work const work, attenti
     sync_block();
     load_tile<real, D>(keys, key_head, work.key.next_row, key, work.keys, width, whole);
     load_tile<real, D>(values, value_head, work.value.next_row, key, work.keys, width, whole);
-    if (dropout.active) draw_kept(kept, work, dropout, id, at.head, first_row, key);
+    if (dropout.active) kept.draw(work, dropout, id, at.head, first_row, key);
     sync_block();
     for (int j = 0; j < tiling::tile; j += tiling::batch) {
       real scores[tiling::batch];
@@ -311,7 +332,7 @@ __global__ void __launch_bounds__(256) attend(attention_work const work, attenti
       for (int k = 0; k < tiling::batch; ++k) {
         auto share = exponential2(difference(scores[k], base));
         mass = sum(mass, share);
-        if (dropout.active) share = kept[at.row][j + k] != 0 ? product(share, static_cast<real>(dropout.kept)) : real(0);
+        if (dropout.active) share = kept.has(at.row, j + k) ? product(share, static_cast<real>(dropout.kept)) : real(0);
         take_columns<real, D>(other, values, j + k, at.lane);
         add_multiple(result, share, other);
       }
@@ -430,7 +451,7 @@ __global__ void __launch_bounds__(256) attend_backward_queries(attention_work co
   using tiling = attention_tiling<real, D>;
   auto& keys = block_shared<typename tiling::tile_memory, 0>();
   auto& values = block_shared<typename tiling::tile_memory, 1>();
-  auto& kept = block_shared<std::uint8_t[tiling::rows][tiling::tile], 2>();
+  auto& kept = block_shared<kept_tile<tiling::rows, tiling::tile>, 2>();
   auto const at = attention_place<real, D>::of((work.rows + tiling::rows - 1) / tiling::rows, work.heads, first_sample,
                                                true);
   int const width = static_cast<int>(work.width);
@@ -469,7 +490,7 @@ __global__ void __launch_bounds__(256) attend_backward_queries(attention_work co
     sync_block();
     load_tile<real, D>(keys, key_head, work.key.next_row, key, work.keys, width, whole);
     load_tile<real, D>(values, value_head, work.value.next_row, key, work.keys, width, whole);
-    if (dropout.active) draw_kept(kept, work, dropout, id, at.head, first_row, key);
+    if (dropout.active) kept.draw(work, dropout, id, at.head, first_row, key);
     sync_block();
     for (int j = 0; j < tiling::tile; ++j) {
       take_columns<real, D>(key_row, keys, j, at.lane);
@@ -478,7 +499,7 @@ __global__ void __launch_bounds__(256) attend_backward_queries(attention_work co
       auto dshare = group_sum<tiling::group>(dot(slope, value_row));
       auto const share = key + j >= mine.begin && key + j < mine.end ? exponential2(difference(score, mass)) : real(0);
       if (dropout.active)
-        dshare = kept[at.row][j] != 0 ? product(dshare, static_cast<real>(dropout.kept)) : real(0);
+        dshare = kept.has(at.row, j) ? product(dshare, static_cast<real>(dropout.kept)) : real(0);
       add_multiple(result, product(share, difference(dshare, delta)), key_row);
     }
   }
@@ -501,7 +522,7 @@ __global__ void __launch_bounds__(256) attend_backward_keys(attention_work const
   };
   auto& queries = block_shared<typename tiling::tile_memory, 0>();
   auto& slopes = block_shared<typename tiling::tile_memory, 1>();
-  auto& kept = block_shared<std::uint8_t[tiling::tile][tiling::rows], 2>();
+  auto& kept = block_shared<kept_tile<tiling::tile, tiling::rows>, 2>();
   auto& numbers = block_shared<query_numbers[tiling::tile], 3>();
   auto const at = attention_place<real, D>::of((work.keys + tiling::rows - 1) / tiling::rows, work.heads, first_sample,
                                                false);
@@ -543,7 +564,7 @@ __global__ void __launch_bounds__(256) attend_backward_keys(attention_work const
                                                  keys_of(work, at.sample, mine)}
                                  : query_numbers{real(0), real(0), {0, 0}};
     }
-    if (dropout.active) draw_kept(kept, work, dropout, id, at.head, row, first_key);
+    if (dropout.active) kept.draw(work, dropout, id, at.head, row, first_key);
     sync_block();
     for (int j = 0; j < tiling::tile; ++j) {
       take_columns<real, D>(query, queries, j, at.lane);
@@ -556,7 +577,7 @@ __global__ void __launch_bounds__(256) attend_backward_keys(attention_work const
                              : real(0);
       auto used = share;
       if (dropout.active) {
-        auto const factor = kept[j][at.row] != 0 ? static_cast<real>(dropout.kept) : real(0);
+        auto const factor = kept.has(j, at.row) ? static_cast<real>(dropout.kept) : real(0);
         used = product(used, factor);
         dshare = product(dshare, factor);
       }

@@ -197,17 +197,10 @@ struct key_range_of_rows {
   }
 };
 
-template <bool Drops, int Rows, int Keys>
-struct kept_tile {
-  std::uint8_t kept[Rows][Keys];
-};
-template <int Rows, int Keys>
-struct kept_tile<false, Rows, Keys> {};
-
 /// y and lse of a block of queries.
 template <class T, int D, bool Drops>
 __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work, attention_dropout const dropout,
-                                                    std::int64_t first_sample) {
+                                                       std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
   constexpr int bands = tiled::bands;
   constexpr int warp_rows = 16 * bands;
@@ -260,8 +253,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
       start_rows<T, D>(values[stage ^ 1], value_head, work.value.next_row, key + tile, work.keys, width);
     }
     if constexpr (Drops) {
-      auto& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
-      draw_kept(drawn.kept, work, dropout, dropout.samples[of_launch], head, block_row, key);
+      auto& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
+      drawn.draw(work, dropout, dropout.samples[of_launch], head, block_row, key);
       sync_block();
     }
     if (of_warp.none(key, tile)) continue;
@@ -303,7 +296,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
         }
         top = row_peak(top);
         float const base = top > -infinity ? product(top, slope) : 0.0F;
-        float const shrunk = quick_exponential2(fused(most[m][half], slope, -base));
+        float const shrunk = quick_exp2(fused(most[m][half], slope, -base));
         most[m][half] = top;
         float total = product(mass[m][half], shrunk);
         TRIREME_DEVICE_UNROLL
@@ -311,7 +304,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 2; ++i) {
             float& score = scores[n / 2][m][n % 2][2 * half + i];
-            score = quick_exponential2(fused(score, slope, -base));
+            score = quick_exp2(fused(score, slope, -base));
             total = sum(total, score);
           }
         }
@@ -324,15 +317,21 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
       }
     }
     if constexpr (Drops) {
-      auto const& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
+      auto const& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
       TRIREME_DEVICE_UNROLL
       for (int m = 0; m < bands; ++m) {
         TRIREME_DEVICE_UNROLL
-        for (int n = 0; n < tile / 8; ++n) {
+        for (int half = 0; half < 2; ++half) {
+          int const row = lane.warp * warp_rows + 16 * m + 8 * half + lane.high;
           TRIREME_DEVICE_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            auto const& row = drawn.kept[lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high];
-            if (row[n * 8 + lane.low + i % 2] == 0) scores[n / 2][m][n % 2][i] = 0;
+          for (int part = 0; part < tile / 32; ++part) {
+            auto const kept = drawn.template word<std::uint32_t>(row, 4 * part) >> lane.low;
+            TRIREME_DEVICE_UNROLL
+            for (int n = 0; n < 4; ++n) {
+              TRIREME_DEVICE_UNROLL
+              for (int i = 0; i < 2; ++i)
+                if ((kept >> (n * 8 + i) & 1) == 0) scores[2 * part + n / 2][m][n % 2][2 * half + i] = 0;
+            }
           }
         }
       }
@@ -383,8 +382,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
 /// delta and dqueries of a block of queries; formulas: attend_backward_queries.
 template <class T, int D, bool Drops>
 __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attention_work const work,
-                                                                     attention_dropout const dropout,
-                                                                     std::int64_t first_sample) {
+                                                                        attention_dropout const dropout,
+                                                                        std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
   constexpr int bands = tiled::bands;
   constexpr int warp_rows = 16 * bands;
@@ -460,8 +459,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
       start_rows<T, D>(values[stage ^ 1], value_head, work.value.next_row, key + tile, work.keys, width);
     }
     if constexpr (Drops) {
-      auto& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
-      draw_kept(drawn.kept, work, dropout, dropout.samples[of_launch], head, block_row, key);
+      auto& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
+      drawn.draw(work, dropout, dropout.samples[of_launch], head, block_row, key);
       sync_block();
     }
     if (of_warp.none(key, tile)) continue;
@@ -478,12 +477,12 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
         for (int n = 0; n < 2; ++n) {
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 4; ++i) {
-            float const share = quick_exponential2(fused(scores[m][n][i], slope, -mass[m][i / 2]));
+            float const share = quick_exp2(fused(scores[m][n][i], slope, -mass[m][i / 2]));
             float dshare = dshares[m][n][i];
             if constexpr (Drops) {
-              auto const& drawn = block_shared<kept_tile<true, block_rows, tile>, 2>();
-              auto const& row = drawn.kept[lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high];
-              bool const kept = row[j * 16 + n * 8 + lane.low + i % 2] != 0;
+              auto const& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
+              bool const kept = drawn.has(lane.warp * warp_rows + 16 * m + 8 * (i / 2) + lane.high,
+                                          j * 16 + n * 8 + lane.low + i % 2);
               dshare = kept ? product(dshare, static_cast<float>(dropout.kept)) : 0.0F;
             }
             scores[m][n][i] = product(share, difference(dshare, delta[m][i / 2]));
@@ -522,9 +521,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
 /// dkey and dvalue of a block of keys, after delta; formulas: attend_backward_keys. Scores are transposed: (keys,
 /// queries).
 template <class T, int D, bool Drops>
-__global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_keys(attention_work const work,
-                                                                  attention_dropout const dropout,
-                                                                  std::int64_t first_sample) {
+__global__ void __launch_bounds__(128, D == 64 ? 3 : 2)
+    attend_tiles_backward_keys(attention_work const work, attention_dropout const dropout, std::int64_t first_sample) {
   using tiled = tiled_attention<D>;
   constexpr int block_keys = tiled::key_rows;
   constexpr int tile = tiled::rows;
@@ -567,37 +565,50 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
   auto const start = [&](std::int64_t row, int to) {
     start_rows<T, D>(queries[to], query_head, work.queries.next_row, row, work.rows, width);
     start_rows<T, D>(slopes[to], slope_head, work.dy.next_row, row, work.rows, width);
-    int const thread = static_cast<int>(threadIdx.x);
-    if (thread >= tile) return;
-    auto const at = row + thread;
+  };
+  // The numbers of a tile's queries, one in a thread: loaded before the products of the tile before, and stored after.
+  bool const has_query = static_cast<int>(threadIdx.x) < tile;
+  auto const numbers_of = [&](std::int64_t row) {
+    auto const at = row + threadIdx.x;
     query_numbers mine{std::numeric_limits<float>::infinity(), 0.0F, 0, 0};  // a share of 0
-    if (at < work.rows) {
+    if (has_query && at < work.rows) {
       auto const seen = keys_of(work, sample, at);
-      mine = {product(lse[at], static_cast<float>(log2_e)), delta[at], static_cast<int>(seen.begin),
-              static_cast<int>(seen.end)};
+      mine = {lse[at], delta[at], static_cast<int>(seen.begin), static_cast<int>(seen.end)};
     }
-    numbers[to][thread] = mine;
+    return mine;
+  };
+  auto const keep = [&](query_numbers mine, int to) {
+    mine.mass = product(mine.mass, static_cast<float>(log2_e));
+    if (has_query) numbers[to][threadIdx.x] = mine;
   };
 
   int stage = 0;
-  if (rows.begin < rows.end) start(rows.begin, 0);
+  if (rows.begin < rows.end) {
+    start(rows.begin, 0);
+    keep(numbers_of(rows.begin), 0);
+  }
   for (auto row = rows.begin; row < rows.end; row += tile, stage ^= 1) {
     finish_copies();
     sync_block();
-    if (row + tile < rows.end) start(row + tile, stage ^ 1);
+    bool const more = row + tile < rows.end;
+    query_numbers next{};
+    if (more) {
+      start(row + tile, stage ^ 1);
+      next = numbers_of(row + tile);
+    }
     if constexpr (Drops) {
-      auto& drawn = block_shared<kept_tile<true, tile, block_keys>, 2>();
-      draw_kept(drawn.kept, work, dropout, dropout.samples[of_launch], head, row, block_key);
+      auto& drawn = block_shared<kept_tile<tile, block_keys>, 2>();
+      drawn.draw(work, dropout, dropout.samples[of_launch], head, row, block_key);
       sync_block();
     }
     int const last = static_cast<int>(row + tile < work.rows ? tile : work.rows - row) - 1;
     auto const& of_first = numbers[stage][0];
     auto const& of_last = numbers[stage][last];
     int const from = static_cast<int>(first_key);
-    if (from + 16 <= of_first.begin || from >= of_last.end) continue;
+    bool const some = from + 16 > of_first.begin && from < of_last.end;
     bool const edge = from < of_last.begin || from + 16 > of_first.end;
     TRIREME_DEVICE_ROLLED
-    for (int j = 0; j < tile / 16; ++j) {
+    for (int j = 0; some && j < tile / 16; ++j) {
       float scores[1][2][4], dshares[1][2][4];
       multiply_rows<T, D, 1>(scores, keys, queries[stage], j * 16, lane);
       multiply_rows<T, D, 1>(dshares, values, slopes[stage], j * 16, lane);
@@ -611,13 +622,13 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
           for (int half = 0; half < 2; ++half) {
             int const i = 2 * half + c;
             int const key = from + 8 * half + lane.high;
-            float share = quick_exponential2(fused(scores[0][n][i], slope, -of_query.mass));
+            float share = quick_exp2(fused(scores[0][n][i], slope, -of_query.mass));
             if (edge && (key < of_query.begin || key >= of_query.end)) share = 0;
             float dshare = dshares[0][n][i];
             scores[0][n][i] = share;
             if constexpr (Drops) {
-              auto const& drawn = block_shared<kept_tile<true, tile, block_keys>, 2>();
-              bool const kept = drawn.kept[column][lane.warp * 16 + 8 * half + lane.high] != 0;
+              auto const& drawn = block_shared<kept_tile<tile, block_keys>, 2>();
+              bool const kept = drawn.has(column, lane.warp * 16 + 8 * half + lane.high);
               dshare = kept ? product(dshare, static_cast<float>(dropout.kept)) : 0.0F;
               if (!kept) scores[0][n][i] = 0;
             }
@@ -631,6 +642,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2) attend_tiles_backward_ke
       add_products<T, D, 1>(dvalue, shares, slopes[stage], j * 16, lane);
       add_products<T, D, 1>(dkey, dscores, queries[stage], j * 16, lane);
     }
+    if (more) keep(next, stage ^ 1);
   }
   float const kept_factor = Drops ? static_cast<float>(dropout.kept) : 1.0F;
   TRIREME_DEVICE_UNROLL

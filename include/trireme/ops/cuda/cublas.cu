@@ -6,8 +6,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -54,6 +57,10 @@ using state = product_outcome::state;
       return keeps ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
     case product_epilogue::gelu_slope:
       return CUBLASLT_EPILOGUE_DGELU;
+    case product_epilogue::left_sums:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case product_epilogue::right_sums:
+      return CUBLASLT_EPILOGUE_BGRADA;
     default:
       return CUBLASLT_EPILOGUE_DEFAULT;
   }
@@ -62,6 +69,16 @@ using state = product_outcome::state;
 [[nodiscard]] inline std::uint32_t alignment_of(void const* address) {
   auto const bits = reinterpret_cast<std::uintptr_t>(address) | 256U;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+/// Whether the environment variable TRIREME_CUDA_TUNE is set, to anything but 0: then algorithms are chosen by
+/// measuring.
+[[nodiscard]] inline bool measures() noexcept {
+  static bool const asked = [] {
+    auto const* const value = std::getenv("TRIREME_CUDA_TUNE");
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  }();
+  return asked;
 }
 
 /// What a plan depends on.
@@ -82,7 +99,7 @@ struct plan_key {
   static std::int64_t alignments(product_call const& call) {
     std::int64_t all = 0;
     for (void const* const each : {call.left, call.right, static_cast<void const*>(call.to), call.added, call.bias,
-                                   static_cast<void const*>(call.kept)})
+                                   static_cast<void const*>(call.kept), static_cast<void const*>(call.sums)})
       all = all << 9 | static_cast<std::int64_t>(alignment_of(each));
     return all;
   }
@@ -105,6 +122,7 @@ struct plan {
   ::cublasLtMatmulDescOpaque_t product{};
   ::cublasLtMatrixLayoutOpaque_t left{}, right{}, to{};
   ::cublasLtMatmulAlgo_t algorithm{};
+  double microseconds = 0;  // if measured
 };
 
 /// cuBLASLt on one device for one thread: its handle, memory for its algorithms, and plans.
@@ -118,7 +136,9 @@ class library {
     if (handle_ != nullptr) (void)::cublasLtDestroy(handle_);
   }
 
-  [[nodiscard]] product_outcome multiply(::cudaStream_t stream, product_call const& call) {
+  /// Multiplies, or only plans it. `microseconds` receives the measured time.
+  [[nodiscard]] product_outcome multiply(::cudaStream_t stream, product_call const& call,
+                                         double* microseconds = nullptr) {
     if (workspace_ == nullptr) {
       if (auto const outcome = open(); outcome.is != state::queued) return outcome;
     }
@@ -126,7 +146,7 @@ class library {
     auto const [found, is_new] = plans_.try_emplace(plan_key(call));
     auto& plan = found->second;
     if (is_new) {
-      plan.made = make(plan, call);
+      plan.made = make(stream, plan, call);
       // What cannot be described to cuBLASLt with an epilogue can often be described without.
       if (plan.made.is == state::failed && call.epilogue != product_epilogue::none) plan.made.is = state::unsupported;
     }
@@ -135,18 +155,12 @@ class library {
       if (outcome.is == state::failed) plans_.erase(found);
       return outcome;
     }
+    if (microseconds != nullptr) {
+      *microseconds = plan.microseconds;
+      return {};
+    }
     if (auto const outcome = set_pointers(plan, call); outcome.is != state::queued) return outcome;
-    static constexpr double one64 = 1, zero64 = 0;
-    static constexpr float one32 = 1, zero32 = 0;
-    bool const adds = call.added != nullptr;
-    void const* const alpha = call.of == dtype::f64 ? static_cast<void const*>(&one64) : &one32;
-    void const* const beta = call.of == dtype::f64 ? static_cast<void const*>(adds ? &one64 : &zero64)
-                                                   : (adds ? &one32 : &zero32);
-    auto const outcome =
-        outcome_of("cublasLtMatmul",
-                   ::cublasLtMatmul(handle_, &plan.product, alpha, call.right, &plan.right, call.left, &plan.left, beta,
-                                    adds ? call.added : call.to, &plan.to, call.to, &plan.to, &plan.algorithm,
-                                    workspace_, workspace_bytes_, stream));
+    auto const outcome = run(stream, plan, call, call.to);
     if (outcome.is == state::unsupported) plan.made = outcome;
     return outcome;
   }
@@ -178,8 +192,9 @@ class library {
   }
 
   [[nodiscard]] static product_outcome set_pointers(plan& plan, product_call const& call) {
-    if (call.bias != nullptr) {
-      auto const outcome = set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
+    void const* const bias = call.sums != nullptr ? call.sums : call.bias;
+    if (bias != nullptr) {
+      auto const outcome = set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
       if (outcome.is != state::queued) return outcome;
     }
     if (call.kept != nullptr) return set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.kept);
@@ -191,8 +206,62 @@ class library {
                       ::cublasLtMatmulDescSetAttribute(&plan.product, what, &value, sizeof value));
   }
 
-  /// Describes the product, and takes the first algorithm that cuBLASLt proposes.
-  [[nodiscard]] product_outcome make(plan& plan, product_call const& call) {
+  [[nodiscard]] product_outcome run(::cudaStream_t stream, plan& plan, product_call const& call, void* to) {
+    static constexpr double one64 = 1, zero64 = 0;
+    static constexpr float one32 = 1, zero32 = 0;
+    bool const adds = call.added != nullptr;
+    void const* const alpha = call.of == dtype::f64 ? static_cast<void const*>(&one64) : &one32;
+    void const* const beta =
+        call.of == dtype::f64 ? static_cast<void const*>(adds ? &one64 : &zero64) : (adds ? &one32 : &zero32);
+    return outcome_of("cublasLtMatmul",
+                      ::cublasLtMatmul(handle_, &plan.product, alpha, call.right, &plan.right, call.left, &plan.left,
+                                       beta, adds ? call.added : to, &plan.to, to, &plan.to, &plan.algorithm,
+                                       workspace_, workspace_bytes_, stream));
+  }
+
+  /// Leaves the fastest of some algorithms in the plan: each multiplies the call's matrices a few times. Without memory
+  /// or events for that, the first one stays.
+  void choose_fastest(::cudaStream_t stream, plan& plan, product_call const& call,
+                      std::span<::cublasLtMatmulHeuristicResult_t const> proposed) {
+    void* apart = nullptr;  // where a matrix that is added to would change with each run
+    ::cudaEvent_t begun = nullptr, ended = nullptr;
+    auto const bytes = static_cast<std::size_t>(call.rows * call.to_row) * size_of(call.to_type);
+    bool able = ::cudaEventCreate(&begun) == cudaSuccess && ::cudaEventCreate(&ended) == cudaSuccess &&
+                (call.added != call.to || ::cudaMalloc(&apart, bytes) == cudaSuccess);
+    auto const microseconds_of = [&](::cublasLtMatmulAlgo_t const& algorithm) {
+      float least = std::numeric_limits<float>::infinity();
+      plan.algorithm = algorithm;
+      for (int k = 0; k < 4 && able; ++k) {  // the first run also loads the kernel
+        float passed = 0;
+        able = ::cudaEventRecord(begun, stream) == cudaSuccess;
+        if (run(stream, plan, call, apart != nullptr ? apart : call.to).is != state::queued) return least;
+        able = able && ::cudaEventRecord(ended, stream) == cudaSuccess &&
+               ::cudaEventSynchronize(ended) == cudaSuccess &&
+               ::cudaEventElapsedTime(&passed, begun, ended) == cudaSuccess;
+        if (k > 0 && able) least = std::min(least, 1000 * passed);
+      }
+      return least;
+    };
+    auto best = proposed.front().algo;
+    float least = std::numeric_limits<float>::infinity();
+    for (auto const& each : proposed) {
+      if (!able) break;
+      if (each.state != CUBLAS_STATUS_SUCCESS) continue;
+      auto const time = microseconds_of(each.algo);
+      if (!(time < 0.99F * least)) continue;  // earlier proposals are preferred if they take the same time
+      least = time;
+      best = each.algo;
+    }
+    plan.algorithm = best;
+    plan.microseconds = static_cast<double>(least);
+    if (begun != nullptr) (void)::cudaEventDestroy(begun);
+    if (ended != nullptr) (void)::cudaEventDestroy(ended);
+    if (apart != nullptr) (void)::cudaFree(apart);
+    if (!able) (void)::cudaGetLastError();
+  }
+
+  /// Describes the product, and takes the first algorithm that cuBLASLt proposes, or the fastest if asked to measure.
+  [[nodiscard]] product_outcome make(::cudaStream_t stream, plan& plan, product_call const& call) {
     auto const element = type_of(call.of);
     auto const to = type_of(call.to_type);
     bool const wide = call.of == dtype::f64;
@@ -245,15 +314,18 @@ class library {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(call.added != nullptr ? call.added : call.to));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(call.to));
     then([&]() -> product_outcome {
-      ::cublasLtMatmulHeuristicResult_t found{};
+      std::array<::cublasLtMatmulHeuristicResult_t, 8> found{};
       int count = 0;
+      auto const most = measures() ? static_cast<int>(found.size()) : 1;
       auto const status = ::cublasLtMatmulAlgoGetHeuristic(handle_, &plan.product, &plan.right, &plan.left, &plan.to,
-                                                           &plan.to, &preference, 1, &found, &count);
+                                                           &plan.to, &preference, most, found.data(), &count);
       auto const asked = outcome_of("cublasLtMatmulAlgoGetHeuristic", status);
       if (asked.is != state::queued) return asked;
       if (count == 0) return outcome_of("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED);
-      plan.algorithm = found.algo;
-      return outcome_of("cublasLtMatmulAlgoGetHeuristic", found.state);
+      plan.algorithm = found[0].algo;
+      if (found[0].state == CUBLAS_STATUS_SUCCESS && measures())
+        choose_fastest(stream, plan, call, std::span(found).first(static_cast<std::size_t>(count)));
+      return outcome_of("cublasLtMatmulAlgoGetHeuristic", found[0].state);
     });
     return outcome;
   }
@@ -268,21 +340,43 @@ class library {
 
 }  // namespace
 
-product_outcome multiply(handle stream, product_call const& call) {
+namespace {
+
+/// cuBLASLt of this thread on the stream's device, which is the current one; null with the error in `outcome`.
+cublas::library* library_of(handle stream, product_outcome& outcome) {
   thread_local std::vector<std::unique_ptr<cublas::library>> of_device;
   // A thread mostly uses one stream, whose device need not be asked for.
   thread_local handle last_stream = nullptr;
   thread_local cublas::library* last = nullptr;
-  if (last != nullptr && stream == last_stream) return last->multiply(static_cast<::cudaStream_t>(stream), call);
+  if (last != nullptr && stream == last_stream) return last;
   int device = 0;
-  if (auto const code = ::cudaGetDevice(&device); code != cudaSuccess)
-    return cublas::outcome_of("cudaGetDevice", code);
+  if (auto const code = ::cudaGetDevice(&device); code != cudaSuccess) {
+    outcome = cublas::outcome_of("cudaGetDevice", code);
+    return nullptr;
+  }
   auto const at = static_cast<std::size_t>(device);
   if (at >= of_device.size()) of_device.resize(at + 1);
   if (of_device[at] == nullptr) of_device[at] = std::make_unique<cublas::library>();
   last_stream = stream;
-  last = of_device[at].get();
-  return last->multiply(static_cast<::cudaStream_t>(stream), call);
+  return last = of_device[at].get();
+}
+
+}  // namespace
+
+product_outcome multiply(handle stream, product_call const& call) {
+  product_outcome outcome;
+  auto* const library = library_of(stream, outcome);
+  return library == nullptr ? outcome : library->multiply(static_cast<::cudaStream_t>(stream), call);
+}
+double product_microseconds(handle stream, product_call const& call) {
+  if (!cublas::measures()) return 0;
+  constexpr auto never = std::numeric_limits<double>::infinity();
+  product_outcome outcome;
+  auto* const library = library_of(stream, outcome);
+  if (library == nullptr) return never;
+  double time = 0;
+  outcome = library->multiply(static_cast<::cudaStream_t>(stream), call, &time);
+  return outcome.is == product_outcome::state::queued ? time : never;
 }
 
 }  // namespace trireme::ops::cuda_kernels

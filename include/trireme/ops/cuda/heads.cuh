@@ -25,8 +25,8 @@ struct head_places {
   __device__ int columns() const { return (heads + 2 * key_heads) * width; }
 };
 
-/// Numbers i to i + Width of the first half of a head, and those of its second half: y = the rotated sum of n heads that
-/// are side by side in x. `angles`, at i: the cosines; half a width behind them the sines. Null: no rotation.
+/// Numbers i to i + Width of the first half of a head, and those of its second half: y = the rotated sum of n heads
+/// that are side by side in x. `angles`, at i: the cosines; half a width behind them the sines. Null: no rotation.
 template <int Width, class T, class Real>
 __device__ __forceinline__ void turn(T* y, T const* x, int i, int n, Real const* angles, int width, Real sign) {
   auto const half = (width + 1) / 2;
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(head_threads)
   }
 }
 
-/// One of a row's heads, and those lanes of a warp that share its numbers: so many packs of Width as the head has, up to
-/// a whole warp. All lanes of a warp make the same number of rounds, because each of them takes part in the shuffles.
+/// One of a row's heads, and those lanes of a warp that share its numbers: so many packs of Width as the head has, up
+/// to a whole warp. All lanes of a warp make the same number of rounds, because each of them takes part in the shuffles.
 template <int Width, class F>
 __device__ __forceinline__ void for_heads(head_places const& how, int lanes, std::int64_t rows, F&& f) {
   auto const thread = static_cast<int>(threadIdx.x);
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(head_threads)
   });
 }
 
-/// parts[block][0] and parts[block][1], each `width` numbers: the sums of dy x rstd over the queries, and over the keys,
-/// of this block's rows.
+/// parts[block][0] and parts[block][1], each `width` numbers: the sums of dy x rstd over the queries, and over the
+/// keys, of this block's rows.
 template <class T>
 __global__ void __launch_bounds__(head_threads)
     head_gains(real_for<T>* parts, T const* dy, T const* x, real_for<T> const* rstd, head_places const how,

@@ -49,8 +49,8 @@ __device__ __forceinline__ Real joined_in_block(Real x, Join join, Real nothing)
   return x;
 }
 
-/// exp(x), x at most 0 or not far above. Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick
-/// one; in float it is that of the host.
+/// exp(x). Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick one; in float it is the
+/// host's.
 template <class T, class Real>
 __device__ __forceinline__ Real natural_power(Real x) {
   if constexpr (storage_float<T>)
@@ -165,7 +165,15 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   auto const thread = static_cast<int>(threadIdx.x);
   auto const threads = static_cast<int>(blockDim.x);
   T* const values = logits + row * row_length;
+  auto const target = targets[row];
+  if (how.leaves_out(target) || target >= classes) {
+    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
+    if (how.gradient) clear_row(values, static_cast<int>(row_length));
+    return;
+  }
+
   row_shares<T> const shares(values, classes);
+  auto const chosen = opened_lane<real>(values[target]).v;
   bool const has_single = thread < shares.singles;
   T single = narrow<T>(real{0});
   if (has_single) single = values[shares.single_at(thread)];
@@ -178,15 +186,11 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     if (auto const p = thread + k * threads; p < shares.packs)
       kept[k] = std::bit_cast<words>(load<width>(values + shares.pack_at(p)));
   }
-
-  auto const target = targets[row];
-  bool const counts = !how.leaves_out(target) && target < classes;
-  auto const chosen = opened_lane<real>(values[counts ? target : 0]).v;
   auto const for_packs = [&](auto&& f) {
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
       if (auto const p = thread + k * threads; p < shares.packs) {
-        for (auto& word : kept[k].of) word = anew(word);  // else it keeps each number as a float, which do not fit
+        for (auto& word : kept[k].of) word = anew(word);  // else all numbers are kept as floats, which do not fit
         f(p, std::bit_cast<pack<T, width>>(kept[k]));
       }
     }
@@ -201,12 +205,6 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     for (int k = 0; k < width; ++k) top = larger{}(top, opened_lane<real>(numbers.values[k]).v);
   });
   auto const peak = joined_in_block<0>(top, larger{}, -std::numeric_limits<real>::infinity());
-  // Not earlier: a row is on its way while its target is looked at, since no other block here would hide that time.
-  if (!counts) {
-    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
-    if (how.gradient) clear_row(values, static_cast<int>(row_length));  // all threads have read it
-    return;
-  }
 
   real mass = 0;
   if (has_single) mass = natural_power<T>(difference(opened_lane<real>(single).v, peak));
@@ -386,8 +384,8 @@ __global__ void __launch_bounds__(block_threads)
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-/// *total = the sum of n numbers: each thread adds every so-many-th one in order, and these sums are added in trees. One
-/// block.
+/// *total = the sum of n numbers: each thread of one block adds every so-many-th one in order, and these sums are added
+/// in trees.
 template <class Real>
 __global__ void __launch_bounds__(row_threads) sum_in_order(Real const* x, std::int64_t n, Real* total) {
   Real own = 0;

@@ -139,7 +139,9 @@ class weights<T, cuda> {
 /// Numerics float and 16 bits are summed in float (never in TF32), double in double. The order of sums is cuBLASLt's:
 /// it
 ///          depends on the shapes, M too, on the device and on the library's version; equal calls on one device give
-///          equal bits. In 16 bits an activation may read its rounded argument. Sums of columns have an order of their
+///          equal bits. With TRIREME_CUDA_TUNE=1 in the environment, each thread times the first eight algorithms that
+///          cuBLASLt proposes for a shape when it first occurs, and keeps the fastest: runs, and ranks, may then differ
+///          in bits. In 16 bits an activation may read its rounded argument. Sums of columns have an order of their
 ///          own, which depends on the shape only.
 /// Bytes    for each thread and device the workspace of cuBLASLt (32 MiB on Hopper, 4 MiB before), made with the first
 ///          product, and scratch memory for sums of columns; at most 64 MiB of scratch memory where an epilogue needs
@@ -308,6 +310,18 @@ struct cuda_products {
     call.to = raw(dw);
     call.to_row = in_out ? n : k;
     call.added = call.to;
+    if (!db.empty() && storage_float<Element> && std::is_same_v<G, float>) {
+      // cuBLASLt adds up columns while it multiplies; whether that is faster, only measuring tells.
+      auto whole = call;
+      whole.epilogue = in_out ? cuda_kernels::product_epilogue::right_sums : cuda_kernels::product_epilogue::left_sums;
+      whole.sums = detail::cuda_scratch(who, static_cast<std::size_t>(n) * sizeof(G));
+      if (saves_sums(call, whole, m * row * static_cast<std::int64_t>(sizeof(Element))) &&
+          detail::queue_product(who, whole)) {
+        detail::expect_cuda(
+            who, cuda_kernels::accumulate(cuda::stream(), dtype_of<G>, raw(db), dtype_of<G>, whole.sums, n, 1.0));
+        return;
+      }
+    }
     detail::expect_product(who, call);
     if (db.empty()) return;
     auto* const scratch = detail::cuda_scratch(who, cuda_kernels::column_sums_bytes(dtype_of<Element>, m, n));
@@ -378,6 +392,16 @@ struct cuda_products {
     }
     detail::expect_product(who, call);
     return bias == nullptr;
+  }
+  /// Whether a product that also forms sums takes less time than one without, and a kernel that reads so many bytes: at
+  /// least as long as the memory of an H200 takes for them.
+  static bool saves_sums(cuda_kernels::product_call const& without, cuda_kernels::product_call const& with,
+                         std::int64_t bytes) {
+    constexpr double bytes_per_microsecond = 4.8e6;
+    auto const first = cuda_kernels::product_microseconds(cuda::stream(), without);
+    if (!(first > 0)) return false;  // nothing is measured
+    return cuda_kernels::product_microseconds(cuda::stream(), with) <
+           first + static_cast<double>(bytes) / bytes_per_microsecond;
   }
   /// For results that the product would destroy: forms its sums in scratch memory, some rows at a time, and finishes
   /// them from there. `place(rest, first)` sets the tensors of the rows from `first` on.

@@ -18,6 +18,8 @@ enum class product_epilogue : std::uint8_t {
   gelu,        ///< gelu(z); z is kept if `kept` is given
   gelu_bias,   ///< gelu(z + bias); z + bias is kept if `kept` is given
   gelu_slope,  ///< z * gelu'(kept)
+  left_sums,   ///< z; `sums` receives the sums of left's terms for each row
+  right_sums,  ///< z; `sums` receives the sums of right's terms for each column
 };
 [[nodiscard]] constexpr char const* name_of(product_epilogue epilogue) noexcept {
   switch (epilogue) {
@@ -29,6 +31,9 @@ enum class product_epilogue : std::uint8_t {
       return "bias and GELU";
     case product_epilogue::gelu_slope:
       return "the derivative of GELU";
+    case product_epilogue::left_sums:
+    case product_epilogue::right_sums:
+      return "sums of an operand";
     default:
       return "none";
   }
@@ -52,6 +57,7 @@ struct product_call {
   product_epilogue epilogue = product_epilogue::none;
   void const* bias = nullptr;  ///< (columns)
   void* kept = nullptr;        ///< (rows, columns) with rows of to_row, a multiple of 8; null: nothing is kept
+  void* sums = nullptr;        ///< (rows) or (columns) of the type of `to`
 };
 
 /// How a call of multiply() went. The texts are constants of the library that is called.
@@ -68,6 +74,10 @@ struct product_outcome {
 
 /// Queues a product. Sums are formed in float, or in double for double, never in TF32.
 [[nodiscard]] product_outcome multiply(handle stream, product_call const& call);
+
+/// The measured time of a product, which is planned by this call if it was not before; 0 if products are not measured
+/// (TRIREME_CUDA_TUNE), infinite if there is no algorithm.
+[[nodiscard]] double product_microseconds(handle stream, product_call const& call);
 
 /// What remains to be done with the sums of a product, for each element in this order:
 ///   z = sums + bias; kept = z; z = slope_at given ? z * act'(slope_at) : act(z); to = z + residual (+ to)
