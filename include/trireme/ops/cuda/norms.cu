@@ -63,16 +63,19 @@ int norm(char const* name, device::norm_forward<T> const& at, handle stream) {
   constexpr int block = device::block_threads;
   if constexpr (!std::is_same_v<T, double>) {
     if (rows_fit_registers<T>(at.channels) && start_at_packs(at.y, at.x, at.gain, Centred ? at.bias : at.gain)) {
-      auto const launch = [&]<class S>(S) {
+      // As many blocks as are on the device at once, or twice as many: `of_processor` is the number for which a
+      // multiprocessor has registers, or a multiple of it. So no few blocks are left over at the end.
+      auto const launch = [&]<class S>(S, int of_processor) {
         return device::run(name, &device::normalise_rows<Centred, T, S::values, S::threads, S::block>,
-                           blocks_of_rows(at.rows, S::block / S::threads, device::most_blocks()), S::block, stream, at);
+                           blocks_of_rows(at.rows, S::block / S::threads, blocks_on_processors(of_processor)), S::block,
+                           stream, at);
       };
-      if (at.channels <= warp * 8) return launch(sharing_by<8, warp, block>{});
-      if (at.channels <= warp * 24) return launch(sharing_by<24, warp, block>{});
-      if (at.channels <= warp * 32) return launch(sharing_by<32, warp, block>{});
-      if (at.channels <= block * 8) return launch(sharing_by<8, block, block>{});
-      if (at.channels <= block * 16) return launch(sharing_by<16, block, block>{});
-      return launch(sharing_by<32, block, block>{});
+      if (at.channels <= warp * 8) return launch(sharing_by<8, warp, block>{}, 8);
+      if (at.channels <= warp * 24) return launch(sharing_by<24, warp, block>{}, 8);
+      if (at.channels <= warp * 32) return launch(sharing_by<32, warp, block>{}, 8);
+      if (at.channels <= block * 8) return launch(sharing_by<8, block, block>{}, 6);
+      if (at.channels <= block * 16) return launch(sharing_by<16, block, block>{}, 4);
+      return launch(sharing_by<32, block, block>{}, 3);
     }
   }
   return device::run(name, &device::normalise_any_rows<Centred, T>, blocks_of_rows(at.rows, 1, device::most_blocks()),
