@@ -274,7 +274,7 @@ template <class Work>
   if (!launch.failed()) {
     try {
       work();
-      if (op.it.elements->complete != nullptr) op.it.elements->complete();
+      if (op.it.elements->complete != nullptr && op.where->size() > 1) op.it.elements->complete();
       done = true;
     } catch (std::exception const& problem) {
       launch.fail(
@@ -286,8 +286,8 @@ template <class Work>
 
 /// Prepares an operation from a command. Spans of the command are copied; nothing is announced yet.
 inline void prepare(node_operation& op, node_group& where, command const& it) {
-  if (it.elements != nullptr && it.elements->complete != nullptr)
-    it.elements->complete();  // others may read it from now on
+  if (it.elements != nullptr && it.elements->complete != nullptr && where.size() > 1)
+    it.elements->complete();  // others may read it from now on; a rank alone goes on in the order of its queue
   op.where = &where;
   op.it = it;
   op.counts.assign(it.counts.begin(), it.counts.end());

@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
         }
         top = row_peak(top);
         float const base = top > -infinity ? product(top, slope) : 0.0F;
-        float const shrunk = quick_exponential2(fused(most[m][half], slope, -base));
+        float const shrunk = quick_exp2(fused(most[m][half], slope, -base));
         most[m][half] = top;
         float total = product(mass[m][half], shrunk);
         TRIREME_DEVICE_UNROLL
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 2; ++i) {
             float& score = scores[n / 2][m][n % 2][2 * half + i];
-            score = quick_exponential2(fused(score, slope, -base));
+            score = quick_exp2(fused(score, slope, -base));
             total = sum(total, score);
           }
         }
@@ -477,7 +477,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
         for (int n = 0; n < 2; ++n) {
           TRIREME_DEVICE_UNROLL
           for (int i = 0; i < 4; ++i) {
-            float const share = quick_exponential2(fused(scores[m][n][i], slope, -mass[m][i / 2]));
+            float const share = quick_exp2(fused(scores[m][n][i], slope, -mass[m][i / 2]));
             float dshare = dshares[m][n][i];
             if constexpr (Drops) {
               auto const& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
@@ -622,7 +622,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2)
           for (int half = 0; half < 2; ++half) {
             int const i = 2 * half + c;
             int const key = from + 8 * half + lane.high;
-            float share = quick_exponential2(fused(scores[0][n][i], slope, -of_query.mass));
+            float share = quick_exp2(fused(scores[0][n][i], slope, -of_query.mass));
             if (edge && (key < of_query.begin || key >= of_query.end)) share = 0;
             float dshare = dshares[0][n][i];
             scores[0][n][i] = share;

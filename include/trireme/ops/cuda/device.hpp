@@ -118,7 +118,7 @@ __device__ __forceinline__ T narrow(double x) {
   else
     return static_cast<T>(x);
 }
-/// 2^x with a relative error of 2^-22, in one instruction; 0 for results below 2^-126.
+/// 2^x with an error of 2 units in the last place, in one instruction; 0 for results below 2^-126.
 __device__ __forceinline__ float quick_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -175,12 +175,6 @@ __device__ __forceinline__ std::uint32_t narrow_two(float first, float second) {
 /// Makes the compiler compute anew what it needs from these bits further down, rather than keep it in registers.
 __device__ __forceinline__ void renew(std::uint32_t& bits) { asm volatile("" : "+r"(bits)); }
 
-/// 2^x with an error of 2 units in the last place; results below 2^-126 are 0.
-__device__ __forceinline__ float quick_exponential2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // Products of tiles by the lanes of a warp, for elements of 16 bits [PTX ISA, mma.m16n8k16]. With g = lane / 4 and
 // t = lane % 4, and two neighbouring elements in a word, the first one in its low half:
@@ -419,7 +413,6 @@ inline std::uint32_t narrow_two(float first, float second) {
 }
 inline void renew(std::uint32_t&) {}
 
-inline float quick_exponential2(float x) { return std::exp2(x); }
 
 template <class T>
 inline float element_of(std::uint32_t word, int half) {

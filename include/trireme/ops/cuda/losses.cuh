@@ -54,7 +54,7 @@ __device__ __forceinline__ Real joined_in_block(Real x, Join join, Real nothing)
 template <class T, class Real>
 __device__ __forceinline__ Real natural_power(Real x) {
   if constexpr (storage_float<T>)
-    return quick_exponential2(product(x, 1.44269504F));
+    return quick_exp2(product(x, 1.44269504F));
   else
     return exp(lane<Real>{x}).v;
 }
@@ -165,7 +165,15 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
   auto const thread = static_cast<int>(threadIdx.x);
   auto const threads = static_cast<int>(blockDim.x);
   T* const values = logits + row * row_length;
+  auto const target = targets[row];
+  if (how.leaves_out(target) || target >= classes) {
+    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
+    if (how.gradient) clear_row(values, static_cast<int>(row_length));
+    return;
+  }
+
   row_shares<T> const shares(values, classes);
+  auto const chosen = opened_lane<real>(values[target]).v;
   bool const has_single = thread < shares.singles;
   T single = narrow<T>(real{0});
   if (has_single) single = values[shares.single_at(thread)];
@@ -178,15 +186,11 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     if (auto const p = thread + k * threads; p < shares.packs)
       kept[k] = std::bit_cast<words>(load<width>(values + shares.pack_at(p)));
   }
-
-  auto const target = targets[row];
-  bool const counts = !how.leaves_out(target) && target < classes;
-  auto const chosen = opened_lane<real>(values[counts ? target : 0]).v;
   auto const for_packs = [&](auto&& f) {
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
       if (auto const p = thread + k * threads; p < shares.packs) {
-        for (auto& word : kept[k].of) renew(word);  // else all numbers are kept as floats, which do not fit
+        for (auto& word : kept[k].of) word = anew(word);  // else all numbers are kept as floats, which do not fit
         f(p, std::bit_cast<pack<T, width>>(kept[k]));
       }
     }
@@ -201,12 +205,6 @@ __global__ void __launch_bounds__(row_threads, 1)  // one block a processor, wit
     for (int k = 0; k < width; ++k) top = larger{}(top, opened_lane<real>(numbers.values[k]).v);
   });
   auto const peak = joined_in_block<0>(top, larger{}, -std::numeric_limits<real>::infinity());
-  // Not earlier: a row is on its way while its target is looked at, since no other block here would hide that time.
-  if (!counts) {
-    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
-    if (how.gradient) clear_row(values, static_cast<int>(row_length));  // all threads have read it
-    return;
-  }
 
   real mass = 0;
   if (has_single) mass = natural_power<T>(difference(opened_lane<real>(single).v, peak));
