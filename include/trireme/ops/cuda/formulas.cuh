@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -58,6 +59,13 @@ __device__ __forceinline__ pack<T, Width> load(T const* from) {
 }
 template <int Width, class T>
 __device__ __forceinline__ void store(T* to, pack<T, Width> const& x) {
+#if defined(__CUDACC__)
+  // nvcc writes numbers of 16 bits one by one unless it sees words.
+  if constexpr (sizeof(pack<T, Width>) == sizeof(uint4) && sizeof(T) == 2) {
+    *reinterpret_cast<uint4*>(to) = std::bit_cast<uint4>(x);
+    return;
+  }
+#endif
   *reinterpret_cast<pack<T, Width>*>(to) = x;
 }
 
