@@ -136,7 +136,7 @@ class weights<T, cuda> {
 /// N:
 ///          their length is y.size() / M. The columns behind the N-th are neither read nor written. In 16 bits products
 ///          are much faster if it is a multiple of 8.
-/// Numerics float and 16 bits are summed in float (never in TF32), double in double. The order of sums is cuBLASLt's: it
+/// Numerics float and 16 bits are summed in float (never in TF32), double in double. Their order is cuBLASLt's: it
 ///          depends on the shapes, M too, on the device and on the library's version; equal calls on one device give
 ///          equal bits. In 16 bits an activation may read its rounded argument. Sums of columns have an order of their
 ///          own, which depends on the shape only.
