@@ -136,13 +136,13 @@ class weights<T, cuda> {
 /// N:
 ///          their length is y.size() / M. The columns behind the N-th are neither read nor written. In 16 bits products
 ///          are much faster if it is a multiple of 8.
-/// Numerics float and 16 bits are summed in float (never in TF32), double in double. The order of sums is cuBLASLt's:
-/// it
+/// Numerics float and 16 bits are summed in float (never in TF32), double in double. Their order is cuBLASLt's: it
 ///          depends on the shapes, M too, on the device and on the library's version; equal calls on one device give
-///          equal bits. With TRIREME_CUDA_TUNE=1 in the environment, each thread times the first eight algorithms that
-///          cuBLASLt proposes for a shape when it first occurs, and keeps the fastest: runs, and ranks, may then differ
-///          in bits. In 16 bits an activation may read its rounded argument. Sums of columns have an order of their
+///          equal bits. In 16 bits an activation may read its rounded argument. Sums of columns have an order of their
 ///          own, which depends on the shape only.
+///          With TRIREME_CUDA_TUNE=1 in the environment, each thread times the first eight algorithms that cuBLASLt
+///          proposes for a shape when it first occurs, and keeps the fastest; the sums of columns for db are then
+///          cuBLASLt's, too, where that is faster. So runs, and ranks, may differ in bits.
 /// Bytes    for each thread and device the workspace of cuBLASLt (32 MiB on Hopper, 4 MiB before), made with the first
 ///          product, and scratch memory for sums of columns; at most 64 MiB of scratch memory where an epilogue needs
 ///          the product apart from its result.
