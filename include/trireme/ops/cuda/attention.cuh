@@ -6,8 +6,8 @@
 #include "trireme/ops/cuda/attention_launch.hpp"
 #include "trireme/ops/cuda/formulas.cuh"
 
-// Attention of any element type and of heads of up to 256 columns, without tensor cores. Method: [Dao et al., 2022] with
-// softmax in one pass [Milakov, Gimelshein, 2018].
+// Attention of any element type and of heads of up to 256 columns, without tensor cores. Method: [Dao et al., 2022]
+// with softmax in one pass [Milakov, Gimelshein, 2018].
 //
 // Each row of a block (a query, or in the pass for keys a key) belongs to a group of neighbouring lanes, which hold its
 // columns in registers and go over the rows of the other side, tile by tile in shared memory. The sums of a row depend

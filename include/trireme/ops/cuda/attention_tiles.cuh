@@ -2,8 +2,8 @@
 
 #include "trireme/ops/cuda/attention.cuh"
 
-// Attention of elements of 16 bits by products of tiles, for heads of up to 128 columns. Method: [Dao, 2023], but with a
-// pass for queries and one for keys in the backward pass, so that sums have one order.
+// Attention of elements of 16 bits by products of tiles, for heads of up to 128 columns. Method: [Dao, 2023], but with
+// a pass for queries and one for keys in the backward pass, so that sums have one order.
 //
 // Each of the four warps of a block has 16 rows, or 32, of one side (queries, or in the pass for keys, keys), whose
 // operands and sums stay in registers. The rows of the other side come in tiles to shared memory, where the next tile
@@ -64,7 +64,7 @@ __device__ __forceinline__ float high_half(std::uint32_t word) {
   return low_half<T>(word >> 16);
 }
 
-/// This lane's place in the operands of a product: rows `high` (g) and `high` + 8, columns `low` (2 t) and the next one.
+/// This lane's place in the operands of a product: rows `high` (g) and `high` + 8, columns `low` (2 t) and the next.
 struct lane_place {
   int warp, lane, high, low;
   static __device__ __forceinline__ lane_place here() {
