@@ -135,8 +135,12 @@ int sum_words(handle stream, embed_backward_call const& call, backward_scratch c
   auto const pieces = for_width_of<T>(
       call.channels, aligned_to_packs(call.dtable) && aligned_to_packs(call.dy),
       [&]<int Width>(std::integral_constant<int, Width>) {
-        auto const slices = (call.channels + device::warp_width * Width - 1) / (device::warp_width * Width);
-        return device::run("embed_backward", &device::add_pieces<Width, G, T>, device::blocks_for(call.rows * slices),
+        constexpr auto columns = device::piece_columns<Width, G, T>::count;
+        auto const tasks = (call.rows + device::places_of_warp - 1) / device::places_of_warp *
+                           ((call.channels + columns - 1) / columns);
+        constexpr int warps = device::block_threads / device::warp_width;
+        // A block for each task of its warps, because some take longer than others.
+        return device::run("embed_backward", &device::add_pieces<Width, G, T>, (tasks + warps - 1) / warps,
                            device::block_threads, stream, at);
       });
   if (pieces != device::launch_succeeded) return pieces;

@@ -125,13 +125,6 @@ __global__ void __launch_bounds__(block_threads)
 
 __device__ __forceinline__ int lowest_lane(lane_mask lanes) { return count_lanes((lanes & (~lanes + 1)) - 1); }
 
-__device__ __forceinline__ int highest_lane(lane_mask lanes) {
-  int lane = 0;
-  for (int by = warp_width / 2; by > 0; by /= 2)
-    if ((lanes >> (lane + by)) != 0) lane += by;
-  return lane;
-}
-
 /// The tensors of sums by word: rows of dy are added to the rows of dtable that their words name. `words_in_order` and
 /// `rows_in_order` list the rows sorted by word, and by row within a word; words from `words` on are not in the table.
 /// A word with more than piece_rows rows is cut into pieces of so many, in order. The sums of its pieces are rows of
@@ -157,90 +150,98 @@ struct word_sums {
 };
 
 /// Adds the rows of words that have one piece to dtable, and writes the sums of the other words' pieces. A warp has the
-/// pieces that begin at warp_width neighbouring places, and Width columns a lane of them. Pieces follow each other
-/// without a gap, so it walks over their places and reads several rows before it waits for any of them, also those of
-/// different pieces.
+/// pieces that begin at places_of_warp neighbouring places, and whole rows of them up to Width * packs columns a lane.
+inline constexpr int places_of_warp = 8;
 template <int Width, class G, class T>
-__global__ void __launch_bounds__(block_threads) add_pieces(word_sums<G, T> const at) {
+struct piece_columns {
+  static constexpr int packs = Width == 1 ? 4 : 3;
+  static constexpr int count = warp_width * Width * packs;
+};
+template <int Width, class G, class T>
+__global__ void __launch_bounds__(block_threads, 3) add_pieces(word_sums<G, T> const at) {
   using real = real_for<G, T>;
-  constexpr int columns = warp_width * Width;
-  constexpr int together = 4;
-  static_assert(piece_rows <= warp_width);
+  using columns = piece_columns<Width, G, T>;
+  constexpr int packs = columns::packs;
+  constexpr int together = 2;  // rows that are read at once
+  static_assert(places_of_warp + piece_rows + together <= 2 * warp_width);
   auto const lane = static_cast<int>(threadIdx.x) % warp_width;
-  auto const slices = (at.channels + columns - 1) / columns;
-  auto const groups = (at.rows + warp_width - 1) / warp_width;
+  auto const slices = (at.channels + columns::count - 1) / columns::count;
+  auto const groups = (at.rows + places_of_warp - 1) / places_of_warp;
   for (auto task = first_task() / warp_width; task < groups * slices; task += all_tasks() / warp_width) {
     auto const group = task / slices;
-    auto const c = (task - group * slices) * columns + lane * Width;
-    bool const has_columns = c < at.channels;
-    auto const of_group = group * warp_width;
+    auto const first_column = (task - group * slices) * columns::count + lane * Width;
+    auto const column = [&](int p) { return first_column + p * warp_width * Width; };
+    auto const of_group = group * places_of_warp;
+    // The rows and words from the group's first place on: as far as a piece that begins in the group reaches.
     auto const place = of_group + lane;
-    // This lane's place, and the one behind the group to which a piece that begins in it may reach.
     auto const row = place < at.rows ? at.rows_in_order[place] : 0;
     auto const row_behind = place + warp_width < at.rows ? at.rows_in_order[place + warp_width] : 0;
     auto const word = place < at.rows ? at.words_in_order[place] : at.words;
-    int length = 0;  // of the piece that begins at this lane's place, if one does
-    bool cut = false;
-    if (word < at.words) {
+    int code = 0;  // of the piece that begins at this lane's place, if one does: twice its rows, + 1 if its word is cut
+    if (lane < places_of_warp && word < at.words) {
       auto const begin = first_place(at.words_in_order, 0, place, word);
       if ((place - begin) % piece_rows == 0) {
         auto const most = place + piece_rows < at.rows ? place + piece_rows : at.rows;
-        length = static_cast<int>(first_place(at.words_in_order, place + 1, most, word + 1) - place);
-        cut = begin < place || (most < at.rows && at.words_in_order[most] == word);
+        auto const end = first_place(at.words_in_order, place + 1, most, word + 1);
+        bool const cut = begin < place || (most < at.rows && at.words_in_order[most] == word);
+        code = static_cast<int>(end - place) * 2 + (cut ? 1 : 0);
       }
     }
-    auto const begins = ballot(length > 0);
-    auto const cuts = ballot(cut);
-    if (begins == 0) continue;
-    auto const last = highest_lane(begins);
-    auto const end = last + shuffle(length, last);
-    G* to = nullptr;  // where the sum of the piece so far belongs, and whether that is a row of `partial`
-    real* to_partial = nullptr;
-    real total[Width] = {};
-    auto const write = [&] {
-      if (!has_columns) return;
-      if (to_partial != nullptr)
-        write_numbers(to_partial + c, total);
-      else if (to != nullptr)
-        write_numbers(to + c, total);
-    };
-    for (int i = lowest_lane(begins); i < end; i += together) {
-      as_read<T, Width> next[together];
-      as_read<G, Width> before[together];
-      std::uint32_t words[together];
-      TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < together; ++k) {
-        auto const here = i + k;
-        next[k] = {};
-        before[k] = {};
-        auto const of_here = here < warp_width ? shuffle(row, here) : shuffle(row_behind, here - warp_width);
-        words[k] = shuffle(word, here < warp_width ? here : 0);
-        if (here >= end || !has_columns) continue;
-        next[k].read(at.dy + of_here * at.channels + c);
-        if (here < warp_width && (begins >> here & 1) != 0 && (cuts >> here & 1) == 0)
-          before[k].read(at.dtable + words[k] * at.channels + c);
-      }
-      TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < together; ++k) {
-        auto const here = i + k;
-        if (here >= end) continue;
-        if (here < warp_width && (begins >> here & 1) != 0) {
-          write();
-          to = at.dtable + words[k] * at.channels;
-          to_partial = nullptr;
-          if ((cuts >> here & 1) != 0) {
-            auto const behind = begins & ~((lane_mask{2} << here) - 1);
-            auto const count = (behind != 0 ? lowest_lane(behind) : end) - here;
-            to_partial = at.piece_at(of_group + here, count == piece_rows);
-          }
-          TRIREME_DEVICE_UNROLL
-          for (int w = 0; w < Width; ++w) total[w] = before[k][w];  // 0 for a cut word
-        }
+    for (auto pieces = ballot(code != 0); pieces != 0; pieces &= pieces - 1) {
+      auto const from = lowest_lane(pieces);
+      auto const chosen = shuffle(code, from);
+      auto const count = chosen / 2;
+      bool const adds = chosen % 2 == 0;
+      G* const to = at.dtable + shuffle(word, from) * at.channels;
+      as_read<G, Width> before[packs];
+      as_read<T, Width> next[together][packs];
+      auto const read = [&](int i) {
         TRIREME_DEVICE_UNROLL
-        for (int w = 0; w < Width; ++w) total[w] = sum(total[w], static_cast<real>(next[k][w]));
+        for (int k = 0; k < together; ++k) {
+          auto const here = from + i + k;
+          auto const near = shuffle(row, here % warp_width), far = shuffle(row_behind, here % warp_width);
+          auto const* const slopes = at.dy + (here < warp_width ? near : far) * at.channels;
+          TRIREME_DEVICE_UNROLL
+          for (int p = 0; p < packs; ++p) {
+            next[k][p] = {};
+            if (i + k < count && column(p) < at.channels) next[k][p].read(slopes + column(p));
+          }
+        }
+      };
+      TRIREME_DEVICE_UNROLL
+      for (int p = 0; p < packs; ++p) {
+        before[p] = {};
+        if (adds && column(p) < at.channels) before[p].read(to + column(p));
+      }
+      read(0);
+      real total[packs][Width];
+      TRIREME_DEVICE_UNROLL
+      for (int p = 0; p < packs; ++p) {
+        TRIREME_DEVICE_UNROLL
+        for (int w = 0; w < Width; ++w) total[p][w] = before[p][w];
+      }
+      for (int i = 0; i < count;) {
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < together; ++k) {
+          if (i + k >= count) continue;
+          TRIREME_DEVICE_UNROLL
+          for (int p = 0; p < packs; ++p) {
+            TRIREME_DEVICE_UNROLL
+            for (int w = 0; w < Width; ++w) total[p][w] = sum(total[p][w], static_cast<real>(next[k][p][w]));
+          }
+        }
+        i += together;
+        if (i < count) read(i);
+      }
+      TRIREME_DEVICE_UNROLL
+      for (int p = 0; p < packs; ++p) {
+        if (column(p) >= at.channels) continue;
+        if (adds)
+          write_numbers(to + column(p), total[p]);
+        else
+          write_numbers(at.piece_at(of_group + from, count == piece_rows) + column(p), total[p]);
       }
     }
-    write();
   }
 }
 

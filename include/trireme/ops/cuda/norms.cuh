@@ -229,7 +229,12 @@ __global__ void __launch_bounds__(Block, BlocksOfProcessor) normalise_rows_backw
   // As in normalise_rows; dx may be dy, but the rows that are read ahead are this block's own, written later.
   constexpr bool ahead = Threads > warp_width && sizeof(T) == 2;
   held<T, width> next_slopes[packs], next_numbers[packs];
+  real next_mean = 0, next_rstd = 0;
   auto const read = [&](std::int64_t row) {
+    if (row < at.rows) {
+      if constexpr (Centred) next_mean = at.mean[row];
+      next_rstd = at.rstd[row];
+    }
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < packs; ++k) {
       next_slopes[k] = next_numbers[k] = {};
@@ -249,14 +254,14 @@ __global__ void __launch_bounds__(Block, BlocksOfProcessor) normalise_rows_backw
       numbers[k] = next_numbers[k];
       before[k] = {};
     }
+    real const centre = next_mean;
+    real const factor = next_rstd;
     if constexpr (ahead) read(row + own.step());
     if (at.accumulate) {
       TRIREME_DEVICE_UNROLL
       for (int k = 0; k < packs; ++k)
         if (own.has(k)) before[k].read(at.dx + offset + own.begin(k));
     }
-    real const centre = Centred ? at.mean[row] : real{0};
-    real const factor = at.rstd[row];
     auto const normal_of = [&](real x) { return product(Centred ? difference(x, centre) : x, factor); };
     real sums[sums_of_column] = {};  // of g n, of g
     TRIREME_DEVICE_UNROLL
