@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "trireme/ops/cuda/formulas.cuh"
 #include "trireme/ops/types.hpp"
@@ -25,10 +26,24 @@ struct head_places {
   __device__ int columns() const { return (heads + 2 * key_heads) * width; }
 };
 
-/// Numbers i to i + Width of the first half of a head, and those of its second half: y = the rotated sum of n heads
-/// that are side by side in x. `angles`, at i: the cosines; half a width behind them the sines. Null: no rotation.
+/// The rotations of numbers i to i + Width of the first half of a head, and of those of its second half.
+template <class Real, int Width>
+struct rotation {
+  pack<Real, Width> cosines, sines;
+
+  // From the row's table; without a table they are not used.
+  __device__ __forceinline__ rotation(Real const* angles, int i, int width) {
+    if (angles == nullptr) return;
+    cosines = load<Width>(angles + i);
+    sines = load<Width>(angles + width / 2 + i);
+  }
+};
+
+/// y = the sum of n heads that are side by side in x, rotated if `turns`; these numbers of it. The inverse rotation has
+/// a negative sign.
 template <int Width, class T, class Real>
-__device__ __forceinline__ void turn(T* y, T const* x, int i, int n, Real const* angles, int width, Real sign) {
+__device__ __forceinline__ void turn(T* y, T const* x, int i, int n, bool turns, rotation<Real, Width> const& by,
+                                     int width, Real sign) {
   auto const half = (width + 1) / 2;
   bool const both = half + i < width;  // not if the width is odd
   auto const load_both = [&](T const* head, lane<Real>(&of_first)[Width], lane<Real>(&of_second)[Width]) {
@@ -52,24 +67,35 @@ __device__ __forceinline__ void turn(T* y, T const* x, int i, int n, Real const*
     }
   }
   pack<T, Width> to_first, to_second;
-  if (angles == nullptr) {
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k) {
-      to_first.values[k] = narrow<T>(a[k].v);
-      to_second.values[k] = narrow<T>(b[k].v);
+  TRIREME_DEVICE_UNROLL
+  for (int k = 0; k < Width; ++k) {
+    auto first = a[k], second = b[k];
+    if (turns) {
+      lane<Real> const cosine{by.cosines.values[k]}, sine{product(sign, by.sines.values[k])};
+      first = fma(a[k], cosine, lane<Real>{0} - b[k] * sine);
+      second = fma(a[k], sine, b[k] * cosine);
     }
-  } else {
-    auto const cosines = load<Width>(angles + i);
-    auto const sines = load<Width>(angles + half + i);
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k) {
-      lane<Real> const cosine{cosines.values[k]}, sine{product(sign, sines.values[k])};
-      to_first.values[k] = narrow<T>(fma(a[k], cosine, lane<Real>{0} - b[k] * sine).v);
-      to_second.values[k] = narrow<T>(fma(a[k], sine, b[k] * cosine).v);
-    }
+    to_first.values[k] = narrow<T>(first.v);
+    to_second.values[k] = narrow<T>(second.v);
   }
   store(y + i, to_first);
   if (both) store(y + half + i, to_second);
+}
+
+/// Calls f(which, i, rotation) for this thread's numbers of a row's heads: the same numbers of several heads, so that
+/// their rotation is read once.
+template <int Width, class Real, class F>
+__device__ __forceinline__ void for_turns(Real const* angles, int width, int heads, F&& f) {
+  auto const of_head = (width + 1) / 2 / Width;
+  auto const threads = static_cast<int>(blockDim.x);
+  auto const across = of_head < threads ? of_head : threads;  // threads that have one head
+  auto const step = threads / across;
+  auto const first = static_cast<int>(threadIdx.x) / across;
+  if (first >= step) return;
+  for (auto p = static_cast<int>(threadIdx.x) - first * across; p < of_head; p += across) {
+    rotation<Real, Width> const by(angles, p * Width, width);
+    for (auto which = first; which < heads; which += step) f(which, p * Width, by);
+  }
 }
 
 /// qkv = for each query the rotated query, its key, rotated, and its value
@@ -78,22 +104,18 @@ __global__ void __launch_bounds__(head_threads)
     arrange_heads(T* qkv, T const* x, real_for<T> const* table, head_places const how, std::int64_t context,
                   std::int64_t rows) {
   using real = real_for<T>;
-  auto const of_head = (how.width + 1) / 2 / Width;
-  auto const tasks = 3 * how.heads * of_head;
   for (auto row = static_cast<std::int64_t>(blockIdx.x); row < rows; row += gridDim.x) {
     T const* const from = x + row * how.columns();
     T* const to = qkv + row * 3 * how.heads * how.width;
-    real const* const angles = table == nullptr ? nullptr : table + row % context * how.width;
-    for (auto task = static_cast<int>(threadIdx.x); task < tasks; task += static_cast<int>(blockDim.x)) {
-      auto const which = task / of_head;
-      auto const i = (task - which * of_head) * Width;
-      auto const kind = which / how.heads;
-      auto const head = which - kind * how.heads;
-      auto const place = kind == 0   ? how.query(head)
-                         : kind == 1 ? how.key(head / how.each)
-                                     : how.value(head / how.each);
-      turn<Width, T, real>(to + which * how.width, from + place, i, 1, kind == 2 ? nullptr : angles, how.width, 1);
-    }
+    real const* const angles = table == nullptr ? nullptr : table + remainder_of(row, context) * how.width;
+    for_turns<Width>(angles, how.width, 3 * how.heads, [&](int which, int i, rotation<real, Width> const& by) {
+      bool const is_value = which >= 2 * how.heads;
+      auto const place = which < how.heads ? how.query(which)
+                         : is_value        ? how.value((which - 2 * how.heads) / how.each)
+                                           : how.key((which - how.heads) / how.each);
+      turn<Width, T, real>(to + which * how.width, from + place, i, 1, angles != nullptr && !is_value, by, how.width,
+                           1);
+    });
   }
 }
 
@@ -103,25 +125,23 @@ __global__ void __launch_bounds__(head_threads)
     arrange_heads_backward(T* dx, T const* dqkv, real_for<T> const* table, head_places const how, std::int64_t context,
                            std::int64_t rows) {
   using real = real_for<T>;
-  auto const of_head = (how.width + 1) / 2 / Width;
-  auto const tasks = (how.heads + 2 * how.key_heads) * of_head;
+  auto const all = how.heads + 2 * how.key_heads;
   for (auto row = static_cast<std::int64_t>(blockIdx.x); row < rows; row += gridDim.x) {
     T* const to = dx + row * how.columns();
     T const* const from = dqkv + row * 3 * how.heads * how.width;
-    real const* const angles = table == nullptr ? nullptr : table + row % context * how.width;
-    for (auto task = static_cast<int>(threadIdx.x); task < tasks; task += static_cast<int>(blockDim.x)) {
-      auto const which = task / of_head;
-      auto const i = (task - which * of_head) * Width;
+    real const* const angles = table == nullptr ? nullptr : table + remainder_of(row, context) * how.width;
+    for_turns<Width>(angles, how.width, all, [&](int which, int i, rotation<real, Width> const& by) {
       if (which < how.heads) {
-        turn<Width, T, real>(to + how.query(which), from + which * how.width, i, 1, angles, how.width, -1);
-        continue;
+        turn<Width, T, real>(to + how.query(which), from + which * how.width, i, 1, angles != nullptr, by, how.width,
+                             -1);
+        return;
       }
       bool const is_key = which < how.heads + how.key_heads;
       auto const key = which - how.heads - (is_key ? 0 : how.key_heads);
       auto const first = ((is_key ? 1 : 2) * how.heads + key * how.each) * how.width;
       turn<Width, T, real>(to + (is_key ? how.key(key) : how.value(key)), from + first, i, how.each,
-                           is_key ? angles : nullptr, how.width, is_key ? real{-1} : real{1});
-    }
+                           angles != nullptr && is_key, by, how.width, -1);
+    });
   }
 }
 
