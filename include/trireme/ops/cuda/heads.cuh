@@ -12,8 +12,10 @@
 namespace trireme::ops::detail::device {
 
 inline constexpr int head_threads = 256;
-/// The rows whose products with the norms' inputs one block adds for the gradients of the gains.
+/// For the gradients of gains: the rows that a block of head_gains adds, and the most blocks of
+/// normalise_heads_backward, whatever the device, so that sums have the same order on all.
 inline constexpr std::int64_t gain_rows = 32;
+inline constexpr std::int64_t gain_blocks = 1024;
 
 /// head_layout in 32 bits, which a device divides faster.
 struct head_places {
@@ -180,9 +182,11 @@ __global__ void __launch_bounds__(head_threads)
   for_heads<Width>(how, lanes, rows, [&](std::int64_t row, int which, int place, bool here, int from, int step) {
     auto const at = row * how.columns() + place;
     real squares = 0;
+    pack<T, Width> kept;  // the first, which is the only one of most heads
+    if (here && from < how.width) kept = load<Width>(x + at + from);
     if (here && which < norms) {
       for (int i = from; i < how.width; i += step) {
-        auto const numbers = load<Width>(x + at + i);
+        auto const numbers = i == from ? kept : load<Width>(x + at + i);
         TRIREME_DEVICE_UNROLL
         for (int k = 0; k < Width; ++k) {
           auto const number = opened_lane<real>(numbers.values[k]).v;
@@ -195,7 +199,7 @@ __global__ void __launch_bounds__(head_threads)
     auto const inverse = quotient(real{1}, root(sum(product(squares, share), epsilon)));
     auto const* const gain = which < how.heads ? query_gain : key_gain;
     for (int i = from; i < how.width; i += step) {
-      auto numbers = load<Width>(x + at + i);
+      auto numbers = i == from ? kept : load<Width>(x + at + i);
       if (which < norms) {
         auto const gains = load<Width>(gain + i);
         TRIREME_DEVICE_UNROLL
@@ -210,14 +214,20 @@ __global__ void __launch_bounds__(head_threads)
   });
 }
 
-/// dx = the gradient of x. It may be dy, whose sums with x (head_gains) are formed first.
-template <class T, int Width>
+/// dx = the gradient of x; it may be dy. With Gains, where a lane has one pack of each head: also parts[block][0] and
+/// parts[block][1], each `width` numbers: the sums of dy x rstd over the queries, and over the keys, of this block's
+/// rows. Else those sums are formed before (head_gains).
+template <class T, int Width, bool Gains>
 __global__ void __launch_bounds__(head_threads)
     normalise_heads_backward(T* dx, T const* dy, T const* x, real_for<T> const* rstd, T const* query_gain,
-                             T const* key_gain, head_places const how, int lanes, std::int64_t rows) {
+                             T const* key_gain, head_places const how, int lanes, std::int64_t rows,
+                             real_for<T>* parts) {
   using real = real_for<T>;
   auto const share = quotient(real{1}, static_cast<real>(how.width));
   auto const norms = how.heads + how.key_heads;
+  real of_query[Width], of_key[Width];
+  TRIREME_DEVICE_UNROLL
+  for (int k = 0; k < Width; ++k) of_query[k] = of_key[k] = 0;
   for_heads<Width>(how, lanes, rows, [&](std::int64_t row, int which, int place, bool here, int from, int step) {
     auto const at = row * how.columns() + place;
     bool const is_norm = here && which < norms;
@@ -232,8 +242,14 @@ __global__ void __launch_bounds__(head_threads)
         TRIREME_DEVICE_UNROLL
         for (int k = 0; k < Width; ++k) {
           auto const normal = product(opened_lane<real>(numbers.values[k]).v, factor);
-          along = fused(product(opened_lane<real>(slopes.values[k]).v, opened_lane<real>(gains.values[k]).v), normal,
-                        along);
+          auto const slope = opened_lane<real>(slopes.values[k]).v;
+          along = fused(product(slope, opened_lane<real>(gains.values[k]).v), normal, along);
+          if constexpr (Gains) {
+            if (which < how.heads)
+              of_query[k] = fused(slope, normal, of_query[k]);
+            else
+              of_key[k] = fused(slope, normal, of_key[k]);
+          }
         }
       }
     }
@@ -254,6 +270,24 @@ __global__ void __launch_bounds__(head_threads)
       store(dx + at + i, slopes);
     }
   });
+  if constexpr (Gains) {
+    auto& of_threads = block_shared<real[2][head_threads * Width]>();
+    auto const thread = static_cast<int>(threadIdx.x);
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < Width; ++k) {
+      of_threads[0][thread * Width + k] = of_query[k];
+      of_threads[1][thread * Width + k] = of_key[k];
+    }
+    sync_block();
+    // Number c of a head is at c, c + lanes * Width, ... of the array.
+    for (auto task = thread; task < 2 * how.width; task += head_threads) {
+      auto const kind = task < how.width ? 0 : 1;
+      real total = 0;
+      for (auto c = task - kind * how.width; c < head_threads * Width; c += lanes * Width)
+        total = sum(total, of_threads[kind][c]);
+      parts[static_cast<std::int64_t>(blockIdx.x) * 2 * how.width + task] = total;
+    }
+  }
 }
 
 /// parts[block][0] and parts[block][1], each `width` numbers: the sums of dy x rstd over the queries, and over the
@@ -299,17 +333,28 @@ __global__ void __launch_bounds__(head_threads)
     sync_block();
   }
 }
-/// Adds the parts of all blocks to the gradients of the gains, in the order of blocks.
+/// Adds the parts of all blocks to the gradients of the gains: 16 columns a block, 16 sums of every 16th part for each.
 template <class Real>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(head_threads)
     add_head_gains(Real* query_gain, Real* key_gain, Real const* parts, int width, std::int64_t blocks) {
-  for (auto task = first_task(); task < 2 * width; task += all_tasks()) {
-    double total = 0;
-    for (std::int64_t block = 0; block < blocks; ++block)
+  constexpr int columns = 16;
+  constexpr int slices = head_threads / columns;
+  auto& of_slices = block_shared<double[slices][columns]>();
+  auto const thread = static_cast<int>(threadIdx.x);
+  auto const slice = thread / columns;
+  auto const column = thread % columns;
+  auto const task = static_cast<int>(blockIdx.x) * columns + column;
+  double total = 0;
+  if (task < 2 * width) {
+    for (std::int64_t block = slice; block < blocks; block += slices)
       total = sum(total, static_cast<double>(parts[block * 2 * width + task]));
-    auto& to = task < width ? query_gain[task] : key_gain[task - width];
-    to = static_cast<Real>(sum(static_cast<double>(to), total));
   }
+  of_slices[slice][column] = total;
+  sync_block();
+  if (slice != 0 || task >= 2 * width) return;
+  for (int other = 1; other < slices; ++other) total = sum(total, of_slices[other][column]);
+  auto& to = task < width ? query_gain[task] : key_gain[task - width];
+  to = static_cast<Real>(sum(static_cast<double>(to), total));
 }
 
 inline constexpr int key_threads = 128;
