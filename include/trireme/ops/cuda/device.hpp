@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -260,6 +261,41 @@ template <class... Parameters, class... Arguments>
   return cudaGetLastError();
 }
 
+/// Writes 16 bytes at once, at an address that is aligned so. (nvcc writes the members of a struct one by one if it has
+/// computed them one by one.)
+__device__ __forceinline__ void store_words(void* to, std::uint32_t const (&words)[4]) {
+  asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+/// The most bytes of shared memory that a block may have; and a kernel whose blocks have so many for sized_shared.
+inline std::int64_t most_shared_bytes() noexcept {
+  static std::int64_t const bytes = [] {
+    int device = 0;
+    int most = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+      return std::int64_t{48} << 10;
+    return static_cast<std::int64_t>(most);
+  }();
+  return bytes;
+}
+__device__ __forceinline__ unsigned char* sized_shared() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+}
+template <class... Parameters, class... Arguments>
+[[nodiscard]] int run_sized(char const* /*name*/, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
+                            std::int64_t bytes, void* stream, Arguments const&... arguments) {
+  auto const code =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (code != cudaSuccess) return code;
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), static_cast<std::size_t>(bytes),
+           static_cast<cudaStream_t>(stream)>>>(arguments...);
+  return cudaGetLastError();
+}
+
 /// Enough blocks to fill the device a few times over.
 inline std::int64_t most_blocks() noexcept {
   static int const blocks = [] {
@@ -491,6 +527,19 @@ template <class... Parameters, class... Arguments>
   else
     launch();
   return 0;
+}
+inline void store_words(void* to, std::uint32_t const (&words)[4]) {
+  struct alignas(16) bytes {
+    unsigned char all[16];
+  };
+  *static_cast<bytes*>(to) = std::bit_cast<bytes>(words);
+}
+inline std::int64_t most_shared_bytes() noexcept { return std::int64_t{24} << 10; }
+inline unsigned char* sized_shared() { return simt::shared<unsigned char[std::size_t{24} << 10]>(); }
+template <class... Parameters, class... Arguments>
+[[nodiscard]] int run_sized(char const* name, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
+                            std::int64_t /*bytes*/, void* stream, Arguments const&... arguments) {
+  return run(name, kernel, blocks, threads, stream, arguments...);
 }
 inline std::int64_t most_blocks() noexcept { return 3; }  // fewer than the work, so that loops over it are run
 

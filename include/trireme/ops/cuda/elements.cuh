@@ -167,7 +167,7 @@ struct dropout_rule {
   using real = real_for<T>;
   random_key key;
   std::uint32_t site;
-  float threshold;
+  std::uint32_t threshold;  // of 24 bits
   real kept;
   std::uint64_t samples[cuda_kernels::most_dropout_samples];
 
@@ -175,8 +175,7 @@ struct dropout_rule {
     return random_block(key, site, samples[sample], static_cast<std::uint32_t>(block));
   }
   [[nodiscard]] __device__ __forceinline__ T apply(T x, std::uint32_t word) const {
-    auto const number = static_cast<float>(word >> 8);  // 24 bits are exact
-    return number < threshold ? narrow<T>(real{0}) : narrow<T>(product(kept, opened_lane<real>(x).v));
+    return word >> 8 < threshold ? narrow<T>(real{0}) : narrow<T>(product(kept, opened_lane<real>(x).v));
   }
 };
 

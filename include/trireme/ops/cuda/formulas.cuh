@@ -59,14 +59,20 @@ __device__ __forceinline__ pack<T, Width> load(T const* from) {
 }
 template <int Width, class T>
 __device__ __forceinline__ void store(T* to, pack<T, Width> const& x) {
-#if defined(__CUDACC__)
-  // nvcc writes numbers of 16 bits one by one unless it sees words.
-  if constexpr (sizeof(pack<T, Width>) == sizeof(uint4) && sizeof(T) == 2) {
-    *reinterpret_cast<uint4*>(to) = std::bit_cast<uint4>(x);
-    return;
+  struct words {
+    std::uint32_t of[4];
+  };
+  if constexpr (sizeof x % sizeof(words) == 0) {
+    struct all_words {
+      words of[sizeof x / sizeof(words)];
+    };
+    auto const all = std::bit_cast<all_words>(x);
+    TRIREME_DEVICE_UNROLL
+    for (std::size_t i = 0; i < sizeof x / sizeof(words); ++i)
+      store_words(reinterpret_cast<unsigned char*>(to) + i * sizeof(words), all.of[i].of);
+  } else {
+    *reinterpret_cast<pack<T, Width>*>(to) = x;
   }
-#endif
-  *reinterpret_cast<pack<T, Width>*>(to) = x;
 }
 
 }  // namespace trireme::ops::detail::device

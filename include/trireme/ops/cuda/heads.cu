@@ -78,7 +78,9 @@ int for_norms(head_norms const& norms, void const* y, void const* dy, F&& f) {
     return packs ? f(type, std::integral_constant<int, wide>{}) : f(type, std::integral_constant<int, 1>{});
   });
 }
+/// The blocks of head_gains, and those of a backward pass that forms the sums itself.
 std::int64_t blocks_of_gains(std::int64_t rows) { return (rows + device::gain_rows - 1) / device::gain_rows; }
+std::int64_t blocks_with_gains(std::int64_t rows) { return rows < device::gain_blocks ? rows : device::gain_blocks; }
 
 }  // namespace
 
@@ -104,31 +106,42 @@ int normalise_heads(handle stream, head_norms const& norms, void* y, double epsi
   });
 }
 std::int64_t bytes_of_head_gains(head_norms const& norms) {
-  return blocks_of_gains(norms.rows) * 2 * norms.how.width * (norms.of == dtype::f64 ? 8 : 4);
+  auto const apart = blocks_of_gains(norms.rows), together = blocks_with_gains(norms.rows);
+  return (apart < together ? together : apart) * 2 * norms.how.width * (norms.of == dtype::f64 ? 8 : 4);
 }
 int normalise_heads_backward(handle stream, head_norms const& norms, void* dx, void const* dy, void* dquery_gain,
                              void* dkey_gain, void* scratch) {
   if (norms.rows == 0) return device::launch_succeeded;
   if (!fits_places(norms.how)) return device::launch_refused;
   auto const places = places_of(norms.how);
-  auto const blocks = blocks_of_gains(norms.rows);
   return for_norms(norms, dx, dy, [&]<class T, int Width>(T, std::integral_constant<int, Width>) {
     using real = device::real_for<T>;
     auto const* const slopes = static_cast<T const*>(dy);
     auto const* const x = static_cast<T const*>(norms.x);
     auto const* const rstd = static_cast<real const*>(norms.rstd);
     auto* const parts = static_cast<real*>(scratch);
+    auto const lanes = lanes_of_head(norms.how.width / Width);
+    auto const add = [&](std::int64_t blocks) {
+      return device::run("add_head_gains", &device::add_head_gains<real>, (2 * norms.how.width + 15) / 16,
+                         device::head_threads, stream, static_cast<real*>(dquery_gain), static_cast<real*>(dkey_gain),
+                         static_cast<real const*>(parts), places.width, blocks);
+    };
+    auto const backward = [&](auto kernel, std::int64_t blocks) {
+      return device::run("normalise_heads_backward", kernel, blocks, device::head_threads, stream, static_cast<T*>(dx),
+                         slopes, x, rstd, static_cast<T const*>(norms.query_gain),
+                         static_cast<T const*>(norms.key_gain), places, lanes, norms.rows, parts);
+    };
+    if (norms.how.width <= lanes * Width) {
+      auto const blocks = blocks_with_gains(norms.rows);
+      auto const code = backward(&device::normalise_heads_backward<T, Width, true>, blocks);
+      return code != device::launch_succeeded ? code : add(blocks);
+    }
+    auto const blocks = blocks_of_gains(norms.rows);
     auto code = device::run("head_gains", &device::head_gains<T>, blocks, device::head_threads, stream, parts, slopes,
                             x, rstd, places, norms.rows);
+    if (code == device::launch_succeeded) code = add(blocks);
     if (code != device::launch_succeeded) return code;
-    code = device::run("add_head_gains", &device::add_head_gains<real>, device::blocks_for(2 * norms.how.width),
-                       device::block_threads, stream, static_cast<real*>(dquery_gain), static_cast<real*>(dkey_gain),
-                       static_cast<real const*>(parts), places.width, blocks);
-    if (code != device::launch_succeeded) return code;
-    return device::run("normalise_heads_backward", &device::normalise_heads_backward<T, Width>,
-                       blocks_of_rows(norms.rows), device::head_threads, stream, static_cast<T*>(dx), slopes, x, rstd,
-                       static_cast<T const*>(norms.query_gain), static_cast<T const*>(norms.key_gain), places,
-                       lanes_of_head(norms.how.width / Width), norms.rows);
+    return backward(&device::normalise_heads_backward<T, Width, false>, blocks_of_rows(norms.rows));
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "trireme/ops/cuda/formulas.cuh"
 #include "trireme/ops/types.hpp"
@@ -11,8 +12,10 @@
 namespace trireme::ops::detail::device {
 
 inline constexpr int head_threads = 256;
-/// The rows whose products with the norms' inputs one block adds for the gradients of the gains.
+/// For the gradients of gains: the rows that a block of head_gains adds, and the most blocks of
+/// normalise_heads_backward, whatever the device, so that sums have the same order on all.
 inline constexpr std::int64_t gain_rows = 32;
+inline constexpr std::int64_t gain_blocks = 1024;
 
 /// head_layout in 32 bits, which a device divides faster.
 struct head_places {
@@ -25,10 +28,24 @@ struct head_places {
   __device__ int columns() const { return (heads + 2 * key_heads) * width; }
 };
 
-/// Numbers i to i + Width of the first half of a head, and those of its second half: y = the rotated sum of n heads
-/// that are side by side in x. `angles`, at i: the cosines; half a width behind them the sines. Null: no rotation.
+/// The rotations of numbers i to i + Width of the first half of a head, and of those of its second half.
+template <class Real, int Width>
+struct rotation {
+  pack<Real, Width> cosines, sines;
+
+  // From the row's table; without a table they are not used.
+  __device__ __forceinline__ rotation(Real const* angles, int i, int width) {
+    if (angles == nullptr) return;
+    cosines = load<Width>(angles + i);
+    sines = load<Width>(angles + width / 2 + i);
+  }
+};
+
+/// y = the sum of n heads that are side by side in x, rotated if `turns`; these numbers of it. The inverse rotation has
+/// a negative sign.
 template <int Width, class T, class Real>
-__device__ __forceinline__ void turn(T* y, T const* x, int i, int n, Real const* angles, int width, Real sign) {
+__device__ __forceinline__ void turn(T* y, T const* x, int i, int n, bool turns, rotation<Real, Width> const& by,
+                                     int width, Real sign) {
   auto const half = (width + 1) / 2;
   bool const both = half + i < width;  // not if the width is odd
   auto const load_both = [&](T const* head, lane<Real>(&of_first)[Width], lane<Real>(&of_second)[Width]) {
@@ -52,24 +69,35 @@ __device__ __forceinline__ void turn(T* y, T const* x, int i, int n, Real const*
     }
   }
   pack<T, Width> to_first, to_second;
-  if (angles == nullptr) {
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k) {
-      to_first.values[k] = narrow<T>(a[k].v);
-      to_second.values[k] = narrow<T>(b[k].v);
+  TRIREME_DEVICE_UNROLL
+  for (int k = 0; k < Width; ++k) {
+    auto first = a[k], second = b[k];
+    if (turns) {
+      lane<Real> const cosine{by.cosines.values[k]}, sine{product(sign, by.sines.values[k])};
+      first = fma(a[k], cosine, lane<Real>{0} - b[k] * sine);
+      second = fma(a[k], sine, b[k] * cosine);
     }
-  } else {
-    auto const cosines = load<Width>(angles + i);
-    auto const sines = load<Width>(angles + half + i);
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k) {
-      lane<Real> const cosine{cosines.values[k]}, sine{product(sign, sines.values[k])};
-      to_first.values[k] = narrow<T>(fma(a[k], cosine, lane<Real>{0} - b[k] * sine).v);
-      to_second.values[k] = narrow<T>(fma(a[k], sine, b[k] * cosine).v);
-    }
+    to_first.values[k] = narrow<T>(first.v);
+    to_second.values[k] = narrow<T>(second.v);
   }
   store(y + i, to_first);
   if (both) store(y + half + i, to_second);
+}
+
+/// Calls f(which, i, rotation) for this thread's numbers of a row's heads: the same numbers of several heads, so that
+/// their rotation is read once.
+template <int Width, class Real, class F>
+__device__ __forceinline__ void for_turns(Real const* angles, int width, int heads, F&& f) {
+  auto const of_head = (width + 1) / 2 / Width;
+  auto const threads = static_cast<int>(blockDim.x);
+  auto const across = of_head < threads ? of_head : threads;  // threads that have one head
+  auto const step = threads / across;
+  auto const first = static_cast<int>(threadIdx.x) / across;
+  if (first >= step) return;
+  for (auto p = static_cast<int>(threadIdx.x) - first * across; p < of_head; p += across) {
+    rotation<Real, Width> const by(angles, p * Width, width);
+    for (auto which = first; which < heads; which += step) f(which, p * Width, by);
+  }
 }
 
 /// qkv = for each query the rotated query, its key, rotated, and its value
@@ -78,22 +106,18 @@ __global__ void __launch_bounds__(head_threads)
     arrange_heads(T* qkv, T const* x, real_for<T> const* table, head_places const how, std::int64_t context,
                   std::int64_t rows) {
   using real = real_for<T>;
-  auto const of_head = (how.width + 1) / 2 / Width;
-  auto const tasks = 3 * how.heads * of_head;
   for (auto row = static_cast<std::int64_t>(blockIdx.x); row < rows; row += gridDim.x) {
     T const* const from = x + row * how.columns();
     T* const to = qkv + row * 3 * how.heads * how.width;
-    real const* const angles = table == nullptr ? nullptr : table + row % context * how.width;
-    for (auto task = static_cast<int>(threadIdx.x); task < tasks; task += static_cast<int>(blockDim.x)) {
-      auto const which = task / of_head;
-      auto const i = (task - which * of_head) * Width;
-      auto const kind = which / how.heads;
-      auto const head = which - kind * how.heads;
-      auto const place = kind == 0   ? how.query(head)
-                         : kind == 1 ? how.key(head / how.each)
-                                     : how.value(head / how.each);
-      turn<Width, T, real>(to + which * how.width, from + place, i, 1, kind == 2 ? nullptr : angles, how.width, 1);
-    }
+    real const* const angles = table == nullptr ? nullptr : table + remainder_of(row, context) * how.width;
+    for_turns<Width>(angles, how.width, 3 * how.heads, [&](int which, int i, rotation<real, Width> const& by) {
+      bool const is_value = which >= 2 * how.heads;
+      auto const place = which < how.heads ? how.query(which)
+                         : is_value        ? how.value((which - 2 * how.heads) / how.each)
+                                           : how.key((which - how.heads) / how.each);
+      turn<Width, T, real>(to + which * how.width, from + place, i, 1, angles != nullptr && !is_value, by, how.width,
+                           1);
+    });
   }
 }
 
@@ -103,25 +127,23 @@ __global__ void __launch_bounds__(head_threads)
     arrange_heads_backward(T* dx, T const* dqkv, real_for<T> const* table, head_places const how, std::int64_t context,
                            std::int64_t rows) {
   using real = real_for<T>;
-  auto const of_head = (how.width + 1) / 2 / Width;
-  auto const tasks = (how.heads + 2 * how.key_heads) * of_head;
+  auto const all = how.heads + 2 * how.key_heads;
   for (auto row = static_cast<std::int64_t>(blockIdx.x); row < rows; row += gridDim.x) {
     T* const to = dx + row * how.columns();
     T const* const from = dqkv + row * 3 * how.heads * how.width;
-    real const* const angles = table == nullptr ? nullptr : table + row % context * how.width;
-    for (auto task = static_cast<int>(threadIdx.x); task < tasks; task += static_cast<int>(blockDim.x)) {
-      auto const which = task / of_head;
-      auto const i = (task - which * of_head) * Width;
+    real const* const angles = table == nullptr ? nullptr : table + remainder_of(row, context) * how.width;
+    for_turns<Width>(angles, how.width, all, [&](int which, int i, rotation<real, Width> const& by) {
       if (which < how.heads) {
-        turn<Width, T, real>(to + how.query(which), from + which * how.width, i, 1, angles, how.width, -1);
-        continue;
+        turn<Width, T, real>(to + how.query(which), from + which * how.width, i, 1, angles != nullptr, by, how.width,
+                             -1);
+        return;
       }
       bool const is_key = which < how.heads + how.key_heads;
       auto const key = which - how.heads - (is_key ? 0 : how.key_heads);
       auto const first = ((is_key ? 1 : 2) * how.heads + key * how.each) * how.width;
       turn<Width, T, real>(to + (is_key ? how.key(key) : how.value(key)), from + first, i, how.each,
-                           is_key ? angles : nullptr, how.width, is_key ? real{-1} : real{1});
-    }
+                           angles != nullptr && is_key, by, how.width, -1);
+    });
   }
 }
 
@@ -160,9 +182,11 @@ __global__ void __launch_bounds__(head_threads)
   for_heads<Width>(how, lanes, rows, [&](std::int64_t row, int which, int place, bool here, int from, int step) {
     auto const at = row * how.columns() + place;
     real squares = 0;
+    pack<T, Width> kept;  // the first, which is the only one of most heads
+    if (here && from < how.width) kept = load<Width>(x + at + from);
     if (here && which < norms) {
       for (int i = from; i < how.width; i += step) {
-        auto const numbers = load<Width>(x + at + i);
+        auto const numbers = i == from ? kept : load<Width>(x + at + i);
         TRIREME_DEVICE_UNROLL
         for (int k = 0; k < Width; ++k) {
           auto const number = opened_lane<real>(numbers.values[k]).v;
@@ -175,7 +199,7 @@ __global__ void __launch_bounds__(head_threads)
     auto const inverse = quotient(real{1}, root(sum(product(squares, share), epsilon)));
     auto const* const gain = which < how.heads ? query_gain : key_gain;
     for (int i = from; i < how.width; i += step) {
-      auto numbers = load<Width>(x + at + i);
+      auto numbers = i == from ? kept : load<Width>(x + at + i);
       if (which < norms) {
         auto const gains = load<Width>(gain + i);
         TRIREME_DEVICE_UNROLL
@@ -190,14 +214,20 @@ __global__ void __launch_bounds__(head_threads)
   });
 }
 
-/// dx = the gradient of x. It may be dy, whose sums with x (head_gains) are formed first.
-template <class T, int Width>
+/// dx = the gradient of x; it may be dy. With Gains, where a lane has one pack of each head: also parts[block][0] and
+/// parts[block][1], each `width` numbers: the sums of dy x rstd over the queries, and over the keys, of this block's
+/// rows. Else those sums are formed before (head_gains).
+template <class T, int Width, bool Gains>
 __global__ void __launch_bounds__(head_threads)
     normalise_heads_backward(T* dx, T const* dy, T const* x, real_for<T> const* rstd, T const* query_gain,
-                             T const* key_gain, head_places const how, int lanes, std::int64_t rows) {
+                             T const* key_gain, head_places const how, int lanes, std::int64_t rows,
+                             real_for<T>* parts) {
   using real = real_for<T>;
   auto const share = quotient(real{1}, static_cast<real>(how.width));
   auto const norms = how.heads + how.key_heads;
+  real of_query[Width], of_key[Width];
+  TRIREME_DEVICE_UNROLL
+  for (int k = 0; k < Width; ++k) of_query[k] = of_key[k] = 0;
   for_heads<Width>(how, lanes, rows, [&](std::int64_t row, int which, int place, bool here, int from, int step) {
     auto const at = row * how.columns() + place;
     bool const is_norm = here && which < norms;
@@ -212,8 +242,14 @@ __global__ void __launch_bounds__(head_threads)
         TRIREME_DEVICE_UNROLL
         for (int k = 0; k < Width; ++k) {
           auto const normal = product(opened_lane<real>(numbers.values[k]).v, factor);
-          along = fused(product(opened_lane<real>(slopes.values[k]).v, opened_lane<real>(gains.values[k]).v), normal,
-                        along);
+          auto const slope = opened_lane<real>(slopes.values[k]).v;
+          along = fused(product(slope, opened_lane<real>(gains.values[k]).v), normal, along);
+          if constexpr (Gains) {
+            if (which < how.heads)
+              of_query[k] = fused(slope, normal, of_query[k]);
+            else
+              of_key[k] = fused(slope, normal, of_key[k]);
+          }
         }
       }
     }
@@ -234,6 +270,24 @@ __global__ void __launch_bounds__(head_threads)
       store(dx + at + i, slopes);
     }
   });
+  if constexpr (Gains) {
+    auto& of_threads = block_shared<real[2][head_threads * Width]>();
+    auto const thread = static_cast<int>(threadIdx.x);
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < Width; ++k) {
+      of_threads[0][thread * Width + k] = of_query[k];
+      of_threads[1][thread * Width + k] = of_key[k];
+    }
+    sync_block();
+    // Number c of a head is at c, c + lanes * Width, ... of the array.
+    for (auto task = thread; task < 2 * how.width; task += head_threads) {
+      auto const kind = task < how.width ? 0 : 1;
+      real total = 0;
+      for (auto c = task - kind * how.width; c < head_threads * Width; c += lanes * Width)
+        total = sum(total, of_threads[kind][c]);
+      parts[static_cast<std::int64_t>(blockIdx.x) * 2 * how.width + task] = total;
+    }
+  }
 }
 
 /// parts[block][0] and parts[block][1], each `width` numbers: the sums of dy x rstd over the queries, and over the
@@ -279,17 +333,28 @@ __global__ void __launch_bounds__(head_threads)
     sync_block();
   }
 }
-/// Adds the parts of all blocks to the gradients of the gains, in the order of blocks.
+/// Adds the parts of all blocks to the gradients of the gains: 16 columns a block, 16 sums of every 16th part for each.
 template <class Real>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(head_threads)
     add_head_gains(Real* query_gain, Real* key_gain, Real const* parts, int width, std::int64_t blocks) {
-  for (auto task = first_task(); task < 2 * width; task += all_tasks()) {
-    double total = 0;
-    for (std::int64_t block = 0; block < blocks; ++block)
+  constexpr int columns = 16;
+  constexpr int slices = head_threads / columns;
+  auto& of_slices = block_shared<double[slices][columns]>();
+  auto const thread = static_cast<int>(threadIdx.x);
+  auto const slice = thread / columns;
+  auto const column = thread % columns;
+  auto const task = static_cast<int>(blockIdx.x) * columns + column;
+  double total = 0;
+  if (task < 2 * width) {
+    for (std::int64_t block = slice; block < blocks; block += slices)
       total = sum(total, static_cast<double>(parts[block * 2 * width + task]));
-    auto& to = task < width ? query_gain[task] : key_gain[task - width];
-    to = static_cast<Real>(sum(static_cast<double>(to), total));
   }
+  of_slices[slice][column] = total;
+  sync_block();
+  if (slice != 0 || task >= 2 * width) return;
+  for (int other = 1; other < slices; ++other) total = sum(total, of_slices[other][column]);
+  auto& to = task < width ? query_gain[task] : key_gain[task - width];
+  to = static_cast<Real>(sum(static_cast<double>(to), total));
 }
 
 inline constexpr int key_threads = 128;

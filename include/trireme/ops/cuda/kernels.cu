@@ -74,7 +74,7 @@ device::dropout_rule<T> rule_of(dropout_call const& call) {
   device::dropout_rule<T> rule;
   rule.key = call.key;
   rule.site = call.site;
-  rule.threshold = static_cast<float>(std::lround(call.probability * 0x1p24));
+  rule.threshold = static_cast<std::uint32_t>(std::lround(call.probability * 0x1p24));
   rule.kept = static_cast<device::real_for<T>>(1 / (1 - call.probability));
   for (int i = 0; i < most_dropout_samples; ++i)
     rule.samples[i] = i < call.sample_count ? static_cast<std::uint64_t>(call.samples[i]) : 0;

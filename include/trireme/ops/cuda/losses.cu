@@ -46,9 +46,22 @@ int cross_entropy(handle stream, cross_entropy_call const& call) {
   if (call.rows == 0) return device::launch_succeeded;
   if (!fits(call.rows, call.row_length)) return device::launch_refused;
   auto const code = device::for_floats(call.of, [&]<class T>(T) {
-    return device::run("cross_entropy", &device::cross_entropy_rows<T>, call.rows, threads_for_row<T>(call.classes),
-                       stream, static_cast<T*>(call.logits), call.row_length, static_cast<int>(call.classes),
-                       call.targets, how_of<device::real_for<T>>(call), marks_of(call));
+    auto const classes = static_cast<int>(call.classes);
+    auto const threads = threads_for_row<T>(classes);
+    auto const launch = [&](auto kernel, std::int64_t blocks, std::int64_t bytes) {
+      return device::run_sized("cross_entropy", kernel, blocks, threads, bytes, stream, static_cast<T*>(call.logits),
+                               call.rows, call.row_length, classes, call.targets, how_of<device::real_for<T>>(call),
+                               marks_of(call));
+    };
+    auto const packs = (classes / device::pack_width<T> + threads - 1) / threads;
+    auto const kept = packs < device::kept_packs ? packs : device::kept_packs;
+    auto const bytes = static_cast<std::int64_t>(sizeof(device::row_words)) * threads * kept;
+    auto const staged = &device::cross_entropy_rows<T, true>;
+    if (bytes > device::most_shared_bytes() - 1024 || !device::products_of_tiles(staged))  // which copies came with
+      return launch(&device::cross_entropy_rows<T, false>, call.rows, 0);
+    auto const wanted = device::most_blocks() * 128 / threads;  // as many as fit on the device at once
+    auto const most = wanted < 1 ? std::int64_t{1} : wanted;
+    return launch(staged, call.rows < most ? call.rows : most, bytes);
   });
   return code != device::launch_succeeded ? code : sum_losses(stream, call.losses, call.rows, call.out);
 }

@@ -15,10 +15,9 @@ namespace trireme::ops::detail::device {
 
 /// The most threads of a block that has a row.
 inline constexpr int row_threads = 1024;
-/// The packs of a row that a thread keeps in registers. With 1024 threads they are all of a row of 65536 numbers of 16
-/// bits, so the logits of most vocabularies are read from memory once; what a longer row has beyond that is read again,
-/// from the cache.
-inline constexpr int kept_packs = 8;
+/// The packs of a row that a thread keeps in registers. With 1024 threads they are all of a row of 57344 numbers of 16
+/// bits, such as GPT-2's logits; what a longer row has beyond that is read again, from the cache.
+inline constexpr int kept_packs = 7;
 /// The elements that one block compares with their targets.
 inline constexpr std::int64_t compared_elements = 4096;
 
@@ -152,100 +151,138 @@ struct row_slope {
   }
 };
 
-/// The loss of one row, and its gradient in place. One block a row: it reads the row into registers, finds the largest
-/// logit, the sum of exponentials, and writes the gradient, so that a row is read once and written once.
+/// 16 bytes of a row.
+struct alignas(16) row_words {
+  std::uint32_t of[4];
+};
+
+/// The losses of rows, and their gradients in place. A block takes one row after the other: it has the row in
+/// registers, finds the largest logit and the sum of exponentials, and writes the gradient, so that a row is read once
+/// and written once. Staged: while it computes one row, the next one is copied to shared memory (row_words for each
+/// thread and kept pack), so that it waits for memory only if that is slower. There is one block of 1024 threads a
+/// processor, since no more registers fit.
 /// @param row_length  from a row to the next one; what it has beyond `classes` is not read, and its gradient is 0
-template <class T>
-__global__ void __launch_bounds__(row_threads, 1)  // one block a processor, with all of its registers
-    cross_entropy_rows(T* logits, std::int64_t row_length, int classes, std::int32_t const* targets,
+template <class T, bool Staged>
+__global__ void __launch_bounds__(row_threads, 1)
+    cross_entropy_rows(T* logits, std::int64_t rows, std::int64_t row_length, int classes, std::int32_t const* targets,
                        loss_of_rows<real_for<T>> const how, loss_marks const marks) {
   using real = real_for<T>;
   constexpr int width = row_shares<T>::width;
-  auto const row = static_cast<std::int64_t>(blockIdx.x);
   auto const thread = static_cast<int>(threadIdx.x);
   auto const threads = static_cast<int>(blockDim.x);
-  T* const values = logits + row * row_length;
-  auto const target = targets[row];
-  if (how.leaves_out(target) || target >= classes) {
-    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
-    if (how.gradient) clear_row(values, static_cast<int>(row_length));
-    return;
-  }
-
-  row_shares<T> const shares(values, classes);
-  auto const chosen = opened_lane<real>(values[target]).v;
-  bool const has_single = thread < shares.singles;
-  T single = narrow<T>(real{0});
-  if (has_single) single = values[shares.single_at(thread)];
-  struct words {
-    std::uint32_t of[4];
+  row_words* const staging = Staged ? reinterpret_cast<row_words*>(sized_shared()) + thread : nullptr;
+  auto const start = [&](T const* values) {
+    row_shares<T> const shares(values, classes);
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < kept_packs; ++k) {
+      if (auto const p = thread + k * threads; p < shares.packs)
+        start_copy(staging + k * threads, values + shares.pack_at(p), true);
+    }
   };
-  words kept[kept_packs];
-  TRIREME_DEVICE_UNROLL
-  for (int k = 0; k < kept_packs; ++k) {
-    if (auto const p = thread + k * threads; p < shares.packs)
-      kept[k] = std::bit_cast<words>(load<width>(values + shares.pack_at(p)));
-  }
-  auto const for_packs = [&](auto&& f) {
+  auto const single_of = [&](T const* values) {
+    row_shares<T> const shares(values, classes);
+    return thread < shares.singles ? values[shares.single_at(thread)] : narrow<T>(real{0});
+  };
+
+  auto row = static_cast<std::int64_t>(blockIdx.x);
+  if constexpr (Staged) start(logits + row * row_length);
+  auto target = targets[row];
+  auto single = single_of(logits + row * row_length);
+  for (auto next = row; row < rows; row = next) {
+    next = row + gridDim.x;
+    T* const values = logits + row * row_length;
+    row_shares<T> const shares(values, classes);
+    bool const has_single = thread < shares.singles;
+    row_words kept[kept_packs];
+    if constexpr (Staged) finish_copies();
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
       if (auto const p = thread + k * threads; p < shares.packs) {
-        for (auto& word : kept[k].of) word = anew(word);  // else all numbers are kept as floats, which do not fit
-        f(p, std::bit_cast<pack<T, width>>(kept[k]));
+        if constexpr (Staged)
+          kept[k] = staging[k * threads];
+        else
+          kept[k] = std::bit_cast<row_words>(load<width>(values + shares.pack_at(p)));
       }
     }
-    for (auto p = thread + kept_packs * threads; p < shares.packs; p += threads)
-      f(p, load<width>(values + shares.pack_at(p)));
-  };
+    bool const counts = !how.leaves_out(target) && target < classes;
+    auto const chosen = opened_lane<real>(values[counts ? target : 0]).v;
+    auto const for_packs = [&](auto&& f) {
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < kept_packs; ++k) {
+        if (auto const p = thread + k * threads; p < shares.packs) {
+          for (auto& word : kept[k].of) word = anew(word);  // else all numbers are kept as floats, which do not fit
+          f(p, std::bit_cast<pack<T, width>>(kept[k]));
+        }
+      }
+      for (auto p = thread + kept_packs * threads; p < shares.packs; p += threads)
+        f(p, load<width>(values + shares.pack_at(p)));
+    };
 
-  auto top = -std::numeric_limits<real>::infinity();
-  if (has_single) top = opened_lane<real>(single).v;
-  for_packs([&](int, pack<T, width> const& numbers) {
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < width; ++k) top = larger{}(top, opened_lane<real>(numbers.values[k]).v);
-  });
-  auto const peak = joined_in_block<0>(top, larger{}, -std::numeric_limits<real>::infinity());
-
-  real mass = 0;
-  if (has_single) mass = natural_power<T>(difference(opened_lane<real>(single).v, peak));
-  for_packs([&](int, pack<T, width> const& numbers) {
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < width; ++k)
-      mass = sum(mass, natural_power<T>(difference(opened_lane<real>(numbers.values[k]).v, peak)));
-  });
-  mass = joined_in_block<1>(mass, added{}, real{0});
-
-  real total = 0;  // of the logits
-  if (how.smoothing > 0) {
-    if (has_single) total = opened_lane<real>(single).v;
+    auto top = -std::numeric_limits<real>::infinity();
+    if (has_single) top = opened_lane<real>(single).v;
     for_packs([&](int, pack<T, width> const& numbers) {
       TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < width; ++k) total = sum(total, opened_lane<real>(numbers.values[k]).v);
+      for (int k = 0; k < width; ++k) top = larger{}(top, opened_lane<real>(numbers.values[k]).v);
     });
-    total = joined_in_block<2>(total, added{}, real{0});
-  }
-  if (thread == threads - 1) {  // which has the fewest numbers
-    auto const log_mass = std::log(static_cast<double>(mass)) + static_cast<double>(peak);
-    auto subtracted = static_cast<double>(chosen);
-    if (how.smoothing > 0) {
-      auto const smoothing = static_cast<double>(how.smoothing);
-      subtracted = (1 - smoothing) * subtracted + smoothing / classes * static_cast<double>(total);
+    auto const peak = joined_in_block<0>(top, larger{}, -std::numeric_limits<real>::infinity());
+    // All threads have read the row here, and what was staged.
+    auto const this_target = target;
+    auto const this_single = single;
+    if (next < rows) {
+      if constexpr (Staged) start(logits + next * row_length);
+      target = targets[next];
+      single = single_of(logits + next * row_length);
     }
-    marks.losses[row] = log_mass - subtracted + how.z * log_mass * log_mass;
-  }
-  if (!how.gradient) return;
+    // Not earlier: a row that is not staged is on its way while its target is looked at.
+    if (!counts) {
+      if (thread == 0) marks.leave_out(row, !how.leaves_out(this_target));
+      if (how.gradient) clear_row(values, static_cast<int>(row_length));
+      sync_block();  // before the next row's peak is joined
+      continue;
+    }
 
-  row_slope<real> const slope(how, peak, mass, natural_power<T>(difference(chosen, peak)), classes);
-  for_packs([&](int p, pack<T, width> const& numbers) {
-    pack<T, width> out;
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < width; ++k) out.values[k] = slope.at(numbers.values[k]);
-    store(values + shares.pack_at(p), out);
-  });
-  if (has_single) values[shares.single_at(thread)] = slope.at(single);
-  if (thread == shares.owner(target, threads)) values[target] = narrow<T>(slope.of_target);  // the same thread's
-  for (auto i = classes + static_cast<std::int64_t>(thread); i < row_length; i += threads)
-    values[i] = narrow<T>(real{0});
+    real mass = 0;
+    if (has_single) mass = natural_power<T>(difference(opened_lane<real>(this_single).v, peak));
+    for_packs([&](int, pack<T, width> const& numbers) {
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < width; ++k)
+        mass = sum(mass, natural_power<T>(difference(opened_lane<real>(numbers.values[k]).v, peak)));
+    });
+    mass = joined_in_block<1>(mass, added{}, real{0});
+
+    real total = 0;  // of the logits
+    if (how.smoothing > 0) {
+      if (has_single) total = opened_lane<real>(this_single).v;
+      for_packs([&](int, pack<T, width> const& numbers) {
+        TRIREME_DEVICE_UNROLL
+        for (int k = 0; k < width; ++k) total = sum(total, opened_lane<real>(numbers.values[k]).v);
+      });
+      total = joined_in_block<2>(total, added{}, real{0});
+    }
+    if (thread == threads - 1) {  // which has the fewest numbers
+      auto const log_mass = std::log(static_cast<double>(mass)) + static_cast<double>(peak);
+      auto subtracted = static_cast<double>(chosen);
+      if (how.smoothing > 0) {
+        auto const smoothing = static_cast<double>(how.smoothing);
+        subtracted = (1 - smoothing) * subtracted + smoothing / classes * static_cast<double>(total);
+      }
+      marks.losses[row] = log_mass - subtracted + how.z * log_mass * log_mass;
+    }
+    if (!how.gradient) continue;
+
+    row_slope<real> const slope(how, peak, mass, natural_power<T>(difference(chosen, peak)), classes);
+    for_packs([&](int p, pack<T, width> const& numbers) {
+      pack<T, width> out;
+      TRIREME_DEVICE_UNROLL
+      for (int k = 0; k < width; ++k) out.values[k] = slope.at(numbers.values[k]);
+      store(values + shares.pack_at(p), out);
+    });
+    if (has_single) values[shares.single_at(thread)] = slope.at(this_single);
+    // By the thread that has just written there.
+    if (thread == shares.owner(this_target, threads)) values[this_target] = narrow<T>(slope.of_target);
+    for (auto i = classes + static_cast<std::int64_t>(thread); i < row_length; i += threads)
+      values[i] = narrow<T>(real{0});
+  }
 }
 
 /// peaks[row] = the largest logit

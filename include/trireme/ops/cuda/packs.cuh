@@ -31,6 +31,10 @@ __device__ __forceinline__ std::int64_t quotient_of(std::int64_t a, std::int64_t
   return a / b;
 }
 
+__device__ __forceinline__ std::int64_t remainder_of(std::int64_t a, std::int64_t b) {
+  return a - quotient_of(a, b) * b;
+}
+
 /// This thread's first task, and the number of threads of all blocks: a thread does every so-many-th task.
 __device__ __forceinline__ std::int64_t first_task() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
