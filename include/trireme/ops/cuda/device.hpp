@@ -176,7 +176,6 @@ __device__ __forceinline__ std::uint32_t narrow_two(float first, float second) {
 /// Makes the compiler compute anew what it needs from these bits further down, rather than keep it in registers.
 __device__ __forceinline__ void renew(std::uint32_t& bits) { asm volatile("" : "+r"(bits)); }
 
-
 // Products of tiles by the lanes of a warp, for elements of 16 bits [PTX ISA, mma.m16n8k16]. With g = lane / 4 and
 // t = lane % 4, and two neighbouring elements in a word, the first one in its low half:
 //   a (16, 16)   word 0: (g, 2t), 1: (g + 8, 2t), 2: (g, 2t + 8), 3: (g + 8, 2t + 8)     the next column beside it
@@ -288,8 +287,7 @@ __device__ __forceinline__ unsigned char* sized_shared() {
 template <class... Parameters, class... Arguments>
 [[nodiscard]] int run_sized(char const* /*name*/, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
                             std::int64_t bytes, void* stream, Arguments const&... arguments) {
-  auto const code =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  auto const code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (code != cudaSuccess) return code;
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), static_cast<std::size_t>(bytes),
            static_cast<cudaStream_t>(stream)>>>(arguments...);
@@ -448,7 +446,6 @@ inline std::uint32_t narrow_two(float first, float second) {
   return narrow<T>(first).bits | static_cast<std::uint32_t>(narrow<T>(second).bits) << 16;
 }
 inline void renew(std::uint32_t&) {}
-
 
 template <class T>
 inline float element_of(std::uint32_t word, int half) {

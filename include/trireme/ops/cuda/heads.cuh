@@ -147,8 +147,9 @@ __global__ void __launch_bounds__(head_threads)
   }
 }
 
-/// One of a row's heads, and those lanes of a warp that share its numbers: so many packs of Width as the head has, up
-/// to a whole warp. All lanes of a warp make the same number of rounds, because each of them takes part in the shuffles.
+/// Calls f for one head of a row after the other, by those lanes of a warp that share its numbers: as many as the head
+/// has packs of Width, up to a whole warp. All lanes of a warp make the same number of rounds, because each of them
+/// takes part in the shuffles.
 template <int Width, class F>
 __device__ __forceinline__ void for_heads(head_places const& how, int lanes, std::int64_t rows, F&& f) {
   auto const thread = static_cast<int>(threadIdx.x);

@@ -29,9 +29,8 @@ namespace trireme::ops {
 ///
 /// Shapes   as on<host> has them. Rows of logits may be longer than their number of classes (cross_entropy).
 /// Numerics in float, double for double; a row's exponentials of 16 bits have relative errors of 2^-21. Losses are
-/// summed
-///          in double in an order that depends on their number alone. squared_error has the host's gradient, to the
-///          bit.
+///          summed in double in an order that depends on their number alone. squared_error has the host's gradient, to
+///          the bit.
 /// Bytes    8 bytes of scratch memory of the device a row.
 /// Errors   assertion_error (light) if the sizes do not fit; config_error (normal) for a target outside the classes,
 ///          after the gradients of the other rows are written.
