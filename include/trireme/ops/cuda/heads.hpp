@@ -98,8 +98,7 @@ class cuda_rotations {
 /// Numerics the host's bits for rotations and arrange_heads in float, bfloat16 and float16; sums of a norm, and of the
 ///          gradients of its gains, have an order of their own that depends on the shapes alone.
 /// Bytes    the 8 tables of rotations that a thread has used last; scratch memory of normalise_heads_backward: 8 D
-/// bytes
-///          (16 D for double) for each 32 rows, and at least for each of up to 1024 rows.
+///          bytes (16 D for double) for each 32 rows, and at least for each of up to 1024 rows.
 struct cuda_heads {
   template <class T>
   using view = tensor_view<T, cuda>;

@@ -115,7 +115,7 @@ struct loss_of_rows {
   [[nodiscard]] __device__ bool leaves_out(std::int32_t target) const { return target < 0 || target == ignored; }
 };
 /// Where rows leave their losses, and what the host is told about them: in first_refused the largest complement of the
-/// number of a row whose target is no class.
+/// number of a row whose target is not a class.
 struct loss_marks {
   double* losses;
   unsigned long long* left_out;
