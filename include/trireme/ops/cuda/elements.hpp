@@ -72,8 +72,8 @@ class adamw_batch {
   }
   void finish() {
     if (all_.empty()) return;
-    expect_cuda("adamw", cuda_kernels::adamw_together(cuda::stream(), value_, gradient_, output_, all_.data(),
-                                                      all_.size()));
+    expect_cuda("adamw",
+                cuda_kernels::adamw_together(cuda::stream(), value_, gradient_, output_, all_.data(), all_.size()));
     all_.clear();
   }
   void drop() noexcept { all_.clear(); }
@@ -357,8 +357,8 @@ struct cuda_elements {
                     std::span<view<P> const> outputs, adamw_numbers const& numbers) {
     same("adamw", value.size(), first.size());
     same("adamw", value.size(), second.size());
-    if (auto* const batch = detail::adamw_batch::open(); batch != nullptr && gradient.terms.size() == 1 &&
-        outputs.size() <= 1) {
+    if (auto* const batch = detail::adamw_batch::open();
+        batch != nullptr && gradient.terms.size() == 1 && outputs.size() <= 1) {
       same("adamw", value.size(), gradient.terms[0].size());
       if (!outputs.empty()) same("adamw", value.size(), outputs[0].size());
       return batch->add(dtype_of<M>, dtype_of<G>, dtype_of<P>,
