@@ -34,7 +34,8 @@ if(TARGET trireme::cuda)
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*_test.cpp)
     add_executable(simt.cuda ${sources} ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/network_kernels.cpp)
-    target_link_libraries(simt.cuda PRIVATE trireme_simulated_cuda ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
+    target_link_libraries(simt.cuda PRIVATE
+      trireme_simulated_cuda ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
     foreach(source IN LISTS sources)
       cmake_path(GET source STEM name)
       string(REGEX REPLACE "_test$" "" name ${name})

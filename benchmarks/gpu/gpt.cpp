@@ -91,10 +91,10 @@ void measure(named const& options, World& world, Parallel parallel, Precision pr
       "\"step_ms_first_quartile\":%.2f,\"step_ms_third_quartile\":%.2f,\"tokens_per_second\":%.0f,\"mfu\":%.4f,"
       "\"first_loss\":%.5f,\"last_loss\":%.5f,\"activation_mib\":%.0f}\n",
       TRIREME_VERSION, options.at("on").c_str(), options.at("precision").c_str(), options.at("parallel").c_str(),
-      world.size(), static_cast<long long>(batch), static_cast<long long>(model.context),
-      static_cast<long long>(steps), median * 1e3, seconds[seconds.size() / 4] * 1e3,
-      seconds[seconds.size() * 3 / 4] * 1e3, tokens / median, operations * tokens / median / 989e12,
-      report.first_loss, report.last_loss, static_cast<double>(trainer.engine().peak_bytes()) / 1048576.0);
+      world.size(), static_cast<long long>(batch), static_cast<long long>(model.context), static_cast<long long>(steps),
+      median * 1e3, seconds[seconds.size() / 4] * 1e3, seconds[seconds.size() * 3 / 4] * 1e3, tokens / median,
+      operations * tokens / median / 989e12, report.first_loss, report.last_loss,
+      static_cast<double>(trainer.engine().peak_bytes()) / 1048576.0);
   if (auto const& file = options.at("curve"); !file.empty()) {
     auto* const out = std::fopen(file.c_str(), "w");
     for (auto const each : losses) std::fprintf(out, "%.9g\n", each);
@@ -105,10 +105,10 @@ void measure(named const& options, World& world, Parallel parallel, Precision pr
 }  // namespace
 
 int main(int argc, char** argv) {
-  named options{{"batch", "64"},    {"context", "1024"},    {"precision", "bf16"}, {"parallel", "data"},
-                {"ranks", "1"},     {"steps", "20"},        {"warmup", "5"},       {"layers", "12"},
-                {"channels", "768"}, {"heads", "12"},       {"vocabulary", "50257"}, {"curve", ""},
-                {"on", "cuda"},     {"learning-rate", "3e-4"}};
+  named options{{"batch", "64"},     {"context", "1024"},      {"precision", "bf16"},   {"parallel", "data"},
+                {"ranks", "1"},      {"steps", "20"},          {"warmup", "5"},         {"layers", "12"},
+                {"channels", "768"}, {"heads", "12"},          {"vocabulary", "50257"}, {"curve", ""},
+                {"on", "cuda"},      {"learning-rate", "3e-4"}};
   for (int i = 1; i + 1 < argc; i += 2) options[std::string(argv[i]).substr(2)] = argv[i + 1];
   try {
     launch(comm::threads{.ranks = std::atoi(options.at("ranks").c_str()), .deadline = std::chrono::minutes(5)},

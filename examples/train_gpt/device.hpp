@@ -5,8 +5,8 @@
 
 #include "presets.hpp"
 
-// Training in the memory of a device: train_gpt_cuda on a GPU, train_gpt_simt in the simulator of its threads. The other
-// programs say that they cannot.
+// Training in the memory of a device: train_gpt_cuda on a GPU, train_gpt_simt in the simulator of its threads. The
+// other programs say that they cannot.
 
 /// Throws config_error if this program cannot compute on a `device`, or there is none.
 void expect_device(std::string const& device);

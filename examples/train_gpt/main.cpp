@@ -688,7 +688,7 @@ int train(options& given) {
     given.take_rest_from(files.at("options.json"));
     if (files.exists("text.json")) text_before = text_record::read(files.at("text.json"));
   }
-  if (given.text("ranks").empty() && !given.was_given("ranks")) 
+  if (given.text("ranks").empty() && !given.was_given("ranks"))
     given.decide("ranks", std::to_string(given.text("device") == "cpu" ? usable_cores() : 1));
   if (given.text("rate").empty() && !given.was_given("rate"))
     given.decide("rate", optimizer_choice::usual_rate(method_of(given)));

@@ -44,8 +44,8 @@ class options {
              "the same bits on 1, 2, 4, 8 ranks that split samples (with 8 micro-batches per step if --micro-batches "
              "is 0); also with pipeline 1f1b or interleaved");
     add("device", "cpu", "D",
-        "cpu | cuda (one GPU, which all ranks share) | simt (the kernels of a GPU in a simulator of its threads, on the "
-        "CPU: to check them; very slow)");
+        "cpu | cuda (one GPU, which all ranks share) | simt (the kernels of a GPU in a simulator of its threads, on "
+        "the CPU: to check them; very slow)");
     add("precision", "bf16", "P", "fp32 | bf16 | fp16 (with a dynamic loss scale; products by Eigen, slower)");
     add("compression", "none", "C",
         "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | power_sgd (int2 and the "

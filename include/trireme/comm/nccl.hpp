@@ -1,28 +1,36 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "trireme/comm/any_world.hpp"
+#include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/cuda.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/nccl/engine.hpp"
 #include "trireme/comm/sum_order.hpp"
+#include "trireme/comm/threads.hpp"
 #include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
-/// Ranks are processes with one CUDA device each; NCCL carries their messages.
+/// Ranks have one CUDA device each; NCCL carries their messages.
 ///
-/// Ranks    those of the launcher (comm/bootstrap.hpp). `.meet` is how they find each other: by_rendezvous, by_file
+/// Ranks    without a launcher one thread of this process for each device that it sees. Under torchrun, mpirun or srun
+///          the launcher's processes (comm/bootstrap.hpp), each on the device with its number on the machine, or on the
+///          only one that it sees. `.meet` is how they find each other: by_rendezvous, by_file
 ///          (then `.file` is a path that all of them reach), or by_mpi (comm/mpi_gathering.hpp).
 /// Numerics NCCL's own: sums in an order that depends on the number of ranks and the size, bfloat16 and float16 rounded
 ///          at every step. With `.order = sum_order::ranks` sums are in rank order and rounded once, with the same bits
@@ -39,7 +47,7 @@ struct nccl {
   std::string file{};
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   sum_order order = sum_order::any;
-  int device = -1;  ///< -1: the number of this process on its machine
+  int device = -1;  ///< of this process, which is then one rank; -1: as above
 
   friend bool operator==(nccl const&, nccl const&) = default;
 };
@@ -153,9 +161,52 @@ class nccl_world : public collectives<nccl_world> {
   std::shared_ptr<detail::nccl_communicator> at_;
 };
 
-/// How trireme::launch runs a body on comm::nccl: each process runs it once, and its result is returned there.
+namespace detail {
+
+/// Whether the ranks are threads of this process, one for each of several devices.
+[[nodiscard]] inline bool ranks_are_threads(nccl const& description) {
+  return description.device < 0 && description.file.empty() && description.meet == by_rendezvous &&
+         bootstrap::detect().started_by == bootstrap::launcher::single && visible_devices() > 1;
+}
+/// One rank of them: it meets the others through a world of threads.
+template <class Body>
+decltype(auto) run_in_thread(nccl const& description, threads_world& others, Body& body) {
+  auto const all_gather = [&](std::string const& own) {
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(others.size()));
+    sizes[static_cast<std::size_t>(others.rank())] = static_cast<std::int64_t>(own.size());
+    others.all_gather(tensor_view<std::int64_t>(sizes));
+    auto const most = *std::max_element(sizes.begin(), sizes.end());
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(most) * sizes.size());
+    std::copy(own.begin(), own.end(), bytes.begin() + others.rank() * most);
+    others.all_gather(tensor_view<std::uint8_t>(bytes));
+    std::vector<std::string> all;
+    for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+      auto const first = bytes.begin() + static_cast<std::ptrdiff_t>(rank) * most;
+      all.emplace_back(first, first + sizes[rank]);
+    }
+    return all;
+  };
+  nccl_world world(
+      description,
+      {.rank = others.rank(), .size = others.size(), .local_rank = others.rank(), .all_gather = all_gather});
+  try {
+    return std::invoke(body, world);
+  } catch (std::exception const& problem) {
+    world.abandon(text(nccl_who, ": rank ", others.rank(), " ended with an error: ", problem.what()));
+    throw;
+  }
+}
+
+}  // namespace detail
+
+/// How trireme::launch runs a body on comm::nccl: each rank runs it once. Each process gets the result of its (first)
+/// rank.
 template <class Body>
 auto launch_ranks(nccl const& description, Body& body) {
+  if (detail::ranks_are_threads(description)) {
+    auto in_thread = [&](threads_world& others) { return detail::run_in_thread(description, others, body); };
+    return launch_ranks(threads{.ranks = detail::visible_devices(), .deadline = description.deadline}, in_thread);
+  }
   auto ranks = description.meet.gather({detail::nccl_who, description.file, description.deadline});
   nccl_world world(description, ranks);
   ranks.all_gather = {};  // all have met

@@ -175,8 +175,7 @@ template <class... Policies>
   return std::unique_ptr<any_trainer>(new detail::typed_trainer<trainer>(std::forward<Policies>(policies)...));
 }
 
-/// The same for the ranks of `world`, computing in another memory space (comm::in_space). The trainer keeps what it needs
-/// of the world besides the world itself, which must outlive it.
+/// The same for the ranks of `world`, computing in another memory space (comm::in_space). `world` must outlive it.
 ///
 /// Ranks    collective.
 /// @example auto trainer = make_any_trainer_in<cuda>(world, nn::gpt{}, optim::adamw{}, parallel::data{});

@@ -16,6 +16,8 @@ void queue(cudaStream_t on, work what) {
   of(on).queue.push_back(std::move(what));
 }
 
+thread_local int device_of_thread = 0;
+
 }  // namespace
 
 void stand_in::queue_kernel(void* on, std::function<void()> kernel) {
@@ -31,14 +33,21 @@ char const* cudaGetErrorString(cudaError_t code) { return code == cudaSuccess ? 
 char const* cudaGetErrorName(cudaError_t code) { return code == cudaSuccess ? "cudaSuccess" : "cudaErrorInvalidValue"; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = stand_in::devices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = device_of_thread;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  device_of_thread = device;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* bus, int size, int device) {
+  std::snprintf(bus, static_cast<size_t>(size), "0000:0%d:00.0", device);
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void** block, size_t bytes) {
   auto const whole = (bytes + 255) / 256 * 256;
   *block = std::aligned_alloc(256, whole);

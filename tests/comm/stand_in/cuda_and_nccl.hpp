@@ -28,6 +28,9 @@
 // that has the library's kernels (tests/simt/cuda) runs them in the stand-in for a GPU's threads (queue_kernel).
 namespace stand_in {
 
+/// How many there are; all have the same memory.
+inline int devices = 4;
+
 /// Work tries; it is done when it says so.
 using work = std::function<bool()>;
 

@@ -99,12 +99,54 @@ int main() {
     comm::gathering const two{.size = 2,
                               .all_gather =
                                   [](std::string const& own) {
-                                    return std::vector<std::string>{own, own};
+                                    return std::vector<std::string>{own, "another device"};
                                   },
                               .who_is_missing = [] { return std::string("rank 1 has died"); }};
     auto const sentence =
         sentence_of<trireme::comm_error>([&] { comm::nccl_world const world(comm::nccl{.deadline = 200ms}, two); });
     ladder::expect(sentence.ends_with("; rank 1 has died"), sentence);
+  });
+  cases.run("without a launcher each device has a rank, which is a thread", [] {
+    std::atomic<int> sum{0};
+    auto const size = trireme::launch(comm::nccl{}, [&](comm::nccl_world& world) {
+      std::vector<std::int32_t> ranks{world.rank()};
+      world.all_reduce(trireme::tensor_view<std::int32_t>(ranks), trireme::reduction::sum{});
+      sum += ranks[0];
+      return world.size();
+    });
+    ladder::expect(size == stand_in::devices && sum == 4 * 6, size, " ranks, whose sums are ", sum.load());
+    auto const sentence = sentence_of<trireme::error>([] {
+      trireme::launch(comm::nccl{}, [](comm::nccl_world& world) {
+        if (world.rank() == 2) throw trireme::config_error("this rank has had enough");
+        world.barrier();
+      });
+    });
+    ladder::expect(sentence.find("this rank has had enough") != std::string::npos, sentence);
+    stand_in::devices = 1;
+    auto const alone = trireme::launch(comm::nccl{}, [](comm::nccl_world& world) { return world.size(); });
+    stand_in::devices = 4;
+    ladder::expect(alone == 1, alone, " ranks on one device");
+  });
+  cases.run("two ranks on one device are refused in one sentence; a process takes the only device it sees", [] {
+    comm::gathering const two{.rank = 1, .size = 2, .local_rank = 1, .all_gather = [](std::string const& own) {
+                                return std::vector<std::string>{std::string(129, 'y') + own, own};
+                              }};
+    auto const sentence =
+        sentence_of<trireme::config_error>([&] { comm::nccl_world const world(comm::nccl{.deadline = 200ms}, two); });
+    ladder::expect(
+        sentence.starts_with("trireme::comm::nccl: ranks 0 and 1 have the same device (") &&
+            sentence.ends_with("or use comm::threads with comm::in_space<cuda>(world), whose ranks share one"),
+        sentence);
+    stand_in::devices = 1;
+    int device = -1;
+    (void)sentence_of<trireme::config_error>([&] { comm::nccl_world const world(comm::nccl{.deadline = 200ms}, two); });
+    (void)cudaGetDevice(&device);
+    stand_in::devices = 4;
+    ladder::expect(device == 0, "device ", device);
+    auto const asked = sentence_of<trireme::config_error>(
+        [&] { comm::nccl_world const world(comm::nccl{.deadline = 200ms, .device = 7}, two); });
+    ladder::expect(asked.starts_with("trireme::comm::nccl: this rank asks for device 7 of 4; give every rank a device"),
+                   asked);
   });
   return cases.exit_code();
 }

@@ -22,11 +22,12 @@ void on_ranks(int size, comm::nccl const& description, Body body) {
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        comm::gathering const ranks{.rank = rank, .size = size, .all_gather = [&](std::string const& own) {
-                                      blobs[static_cast<std::size_t>(rank)] = own;
-                                      together.arrive_and_wait();
-                                      return blobs;
-                                    }};
+        comm::gathering const ranks{
+            .rank = rank, .size = size, .local_rank = rank, .all_gather = [&](std::string const& own) {
+              blobs[static_cast<std::size_t>(rank)] = own;
+              together.arrive_and_wait();
+              return blobs;
+            }};
         comm::nccl_world world(description, ranks);
         body(world);
       } catch (...) {

@@ -103,8 +103,8 @@ outcome train(int ranks, Model const& model, Optimizer const& optimizer, Paralle
 /// Trains in both memories and compares.
 template <class Model, class Optimizer, class Parallel, class Precision, class Data>
 void expect_the_hosts_training(std::string const& what, int ranks, Model const& model, Optimizer const& optimizer,
-                               Parallel const& parallel, Precision const& precision, Data const& data,
-                               double tolerance, settings const& how = {}) {
+                               Parallel const& parallel, Precision const& precision, Data const& data, double tolerance,
+                               settings const& how = {}) {
   INFO(what << " on " << text(ranks, " ranks"));
   auto const here = train<host>(ranks, model, optimizer, parallel, precision, data, how);
   auto const there = train<cuda>(ranks, model, optimizer, parallel, precision, data, how);

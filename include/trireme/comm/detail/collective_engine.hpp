@@ -59,7 +59,7 @@ class collective_engine {
   /// Collective. The same ranks, with an order of calls of its own.
   [[nodiscard]] virtual std::shared_ptr<collective_engine> duplicate(std::chrono::milliseconds deadline) = 0;
 
-  /// Whether tensors may lie in memory that the CPU cannot read: ranks that are threads of one process, with one device.
+  /// Whether tensors may lie in memory that the CPU cannot read.
   [[nodiscard]] virtual bool carries_device_memory() const noexcept { return false; }
 
   /// From now on several threads of this process may call, each on groups of its own.

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -405,24 +408,8 @@ inline void nccl_launch::look_at_ordered() {
   return op;
 }
 
-/// The id with which ranks form a communicator, from rank 0.
-[[nodiscard]] inline ncclUniqueId agree_on_id(gathering const& ranks) {
-  ncclUniqueId id;
-  std::string own;
-  if (ranks.rank == 0) {
-    auto const code = ncclGetUniqueId(&id);
-    if (code == ncclSuccess) own.assign(id.internal, sizeof id.internal);
-  }
-  auto const of_all = ranks.all_gather(own);
-  if (of_all.empty() || of_all.front().size() != sizeof id.internal)
-    throw comm_error(
-        text(nccl_who, ": rank 0 could not make an id for the communicator; set NCCL_DEBUG=WARN for the reason"));
-  std::memcpy(id.internal, of_all.front().data(), sizeof id.internal);
-  return id;
-}
-
-/// Makes `device` this thread's device; -1: the device with the process's number on its machine.
-inline void choose_device(int device, int local_rank) {
+/// How many devices this process sees. Throws config_error if there is none.
+[[nodiscard]] inline int visible_devices() {
   int devices = 0;
   auto const code = ::cudaGetDeviceCount(&devices);
   (void)::cudaGetLastError();
@@ -430,10 +417,59 @@ inline void choose_device(int device, int local_rank) {
     throw config_error(text(nccl_who,
                             ": there is no CUDA device here (CUDA reports: ", trireme::detail::cuda_sentence(code),
                             "); run on a machine with one, or use another communicator"));
-  auto const chosen = device < 0 ? local_rank : device;
+  return devices;
+}
+
+/// This thread's device as other ranks see it: two ranks with the same text are on one device.
+[[nodiscard]] inline std::string name_of_device() {
+  int device = 0;
+  trireme::detail::expect_cuda(::cudaGetDevice(&device), text(nccl_who, ": asking for the device"));
+  char bus[32] = {};
+  trireme::detail::expect_cuda(::cudaDeviceGetPCIBusId(bus, sizeof bus, device),
+                               text(nccl_who, ": asking where device ", device, " is"));
+  char machine[256] = {};
+  (void)::gethostname(machine, sizeof machine - 1);
+  return text(machine, " ", bus);
+}
+
+/// The id with which ranks form a communicator, from rank 0.
+/// Errors   config_error if two ranks have one device, which NCCL refuses.
+[[nodiscard]] inline ncclUniqueId agree_on_id(gathering const& ranks) {
+  ncclUniqueId id;
+  std::string own;
+  if (ranks.rank == 0) {
+    auto const code = ncclGetUniqueId(&id);
+    own.assign(sizeof id.internal, code == ncclSuccess ? 'y' : 'n');
+    if (code == ncclSuccess) std::memcpy(own.data(), id.internal, sizeof id.internal);
+    own += code == ncclSuccess ? 'y' : 'n';
+  }
+  auto const of_all = ranks.all_gather(own + name_of_device());
+  constexpr auto of_id = sizeof id.internal + 1;
+  if (of_all.empty() || of_all.front().size() < of_id || of_all.front()[of_id - 1] != 'y')
+    throw comm_error(
+        text(nccl_who, ": rank 0 could not make an id for the communicator; set NCCL_DEBUG=WARN for the reason"));
+  std::map<std::string, std::size_t> rank_on;
+  for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
+    auto const [found, is_first] = rank_on.emplace(of_all[rank].substr(rank == 0 ? of_id : 0), rank);
+    if (!is_first)
+      throw config_error(text(nccl_who, ": ranks ", found->second, " and ", rank, " have the same device (",
+                              found->first,
+                              "), which NCCL does not support; give each rank a device of its own, or use ",
+                              "comm::threads with comm::in_space<cuda>(world), whose ranks share one"));
+  }
+  std::memcpy(id.internal, of_all.front().data(), sizeof id.internal);
+  return id;
+}
+
+/// Makes `device` this thread's device; -1: the device with the process's number on its machine, or the only one that
+/// the process sees.
+inline void choose_device(int device, int local_rank) {
+  auto const devices = visible_devices();
+  auto const chosen = device >= 0 ? device : devices == 1 ? 0 : local_rank;
   if (chosen >= devices)
     throw config_error(text(nccl_who, ": this rank asks for device ", chosen, " of ", devices,
-                            "; give every rank a device of its own (several ranks share one with comm::threads)"));
+                            "; give every rank a device of its own (several ranks share one with comm::threads and ",
+                            "comm::in_space<cuda>(world))"));
   trireme::detail::expect_cuda(::cudaSetDevice(chosen), text(nccl_who, ": choosing device ", chosen));
 }
 

@@ -1,5 +1,5 @@
-// The bodies of the functions of ops/cuda/products_launch.hpp but multiply(), compiled by the nvcc of the user as a part
-// of trireme::cuda.
+// The bodies of the functions of ops/cuda/products_launch.hpp but multiply(), compiled by the nvcc of the user as a
+// part of trireme::cuda.
 #include <cstdint>
 #include <type_traits>
 
@@ -45,7 +45,7 @@ bool takes_packs(T const* address, std::int64_t row) {
 
 /// The width of a tile of columns in the first kernel for sums of columns, if rows are read in packs.
 template <class T>
-constexpr std::int64_t tile_width = device::column_lanes * device::pack_width<T>;
+constexpr std::int64_t tile_width = device::column_lanes* device::pack_width<T>;
 
 template <int Width, class T>
 int sum_chunks(handle stream, device::real_for<T>* partial, T const* x, std::int64_t rows, std::int64_t columns,
@@ -115,10 +115,9 @@ int column_sums(handle stream, dtype to, void* sums, dtype of, void const* x, st
     auto const each = device::rows_of_chunk(rows, columns, product_kernels::tile_width<T>);
     auto const chunks = (rows + each - 1) / each;
     // The last pack of a row may reach behind its last column, but not behind the row, so there is memory.
-    auto const code =
-        product_kernels::takes_packs<width>(from, row)
-            ? product_kernels::sum_chunks<width>(stream, partial, from, rows, columns, row, each, chunks)
-            : product_kernels::sum_chunks<1>(stream, partial, from, rows, columns, row, each, chunks);
+    auto const code = product_kernels::takes_packs<width>(from, row)
+                          ? product_kernels::sum_chunks<width>(stream, partial, from, rows, columns, row, each, chunks)
+                          : product_kernels::sum_chunks<1>(stream, partial, from, rows, columns, row, each, chunks);
     if (code != device::launch_succeeded) return code;
     return device::run("add_column_sums", &device::add_column_sums<G, real>,
                        (columns + device::last_columns - 1) / device::last_columns, device::block_threads, stream,

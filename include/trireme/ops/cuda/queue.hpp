@@ -97,7 +97,8 @@ class cuda_scratch_memory {
 }
 
 /// Where the kernels of one thread leave numbers for the host: memory of the device, and pinned memory of the host that
-/// they are copied to. One pair for each device; the first half is that of cuda_result, the second one of squares_total.
+/// they are copied to. One pair for each device; the first half is that of cuda_result, the second one that of
+/// squares_total.
 class cuda_results {
  public:
   static constexpr std::size_t bytes = 1024;
