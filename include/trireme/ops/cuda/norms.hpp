@@ -17,10 +17,9 @@ namespace trireme::ops {
 ///
 /// Views are checked as on<host> checks them. Work is queued on cuda::stream() of the calling thread.
 ///
-/// Numerics as on the host, but for the order of sums: sums in the accumulate type, the variance about the mean; a
-/// row's
-///          result depends on that row alone. dgain and dbias are summed in an order that depends on the numbers of
-///          rows, of channels and of the device's multiprocessors, never on which block is done first.
+/// Numerics as on the host, but for the order of sums: sums in the accumulate type, the variance about the mean; the
+///          result of a row depends on that row alone. dgain and dbias are summed in an order that depends on the
+///          numbers of rows, of channels and of the device's multiprocessors, never on which block is done first.
 /// Bytes    backward passes use cuda_scratch: at most 8 rows of sums a multiprocessor, 3.2 MB for GPT-2 on an H100.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 /// Errors   assertion_error (light) if the sizes do not fit; comm_error with CUDA's message if work cannot be queued.
