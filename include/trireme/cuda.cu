@@ -1,7 +1,7 @@
 // All kernels of the library, for builds without CMake:
 //     nvcc -std=c++20 -O2 --expt-relaxed-constexpr -arch=native -I include -c include/trireme/cuda.cu -o trireme_cuda.o
-// Link the object, that of trireme/ops/cuda/cudnn.cpp (compiled by your C++ compiler), -lcublasLt, -lcudart and -ldl to a
-// program that includes trireme/comm/cuda.hpp or trireme/ops/cuda.hpp; the CMake target trireme::cuda does all of it.
+// Link the object, that of trireme/ops/cuda/cudnn.cpp (compiled by your C++ compiler), -lcublasLt, -lcudart and -ldl to
+// a program that includes trireme/comm/cuda.hpp or trireme/ops/cuda.hpp; the CMake target trireme::cuda does all of it.
 #include "trireme/comm/cuda_kernels.cu"
 #include "trireme/ops/cuda/attention.cu"
 #include "trireme/ops/cuda/kernels.cu"
