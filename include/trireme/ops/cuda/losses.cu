@@ -55,7 +55,7 @@ int cross_entropy(handle stream, cross_entropy_call const& call) {
     };
     auto const packs = (classes / device::pack_width<T> + threads - 1) / threads;
     auto const kept = packs < device::kept_packs ? packs : device::kept_packs;
-    auto const bytes = static_cast<std::int64_t>(sizeof(device::row_words)) * threads * kept;
+    auto const bytes = static_cast<std::int64_t>(sizeof(device::logit_words)) * threads * kept;
     auto const staged = &device::cross_entropy_rows<T, true>;
     if (bytes > device::most_shared_bytes() - 1024 || !device::products_of_tiles(staged))  // which copies came with
       return launch(&device::cross_entropy_rows<T, false>, call.rows, 0);

@@ -152,13 +152,13 @@ struct row_slope {
 };
 
 /// 16 bytes of a row.
-struct alignas(16) row_words {
+struct alignas(16) logit_words {
   std::uint32_t of[4];
 };
 
 /// The losses of rows, and their gradients in place. A block takes one row after the other: it has the row in
 /// registers, finds the largest logit and the sum of exponentials, and writes the gradient, so that a row is read once
-/// and written once. Staged: while it computes one row, the next one is copied to shared memory (row_words for each
+/// and written once. Staged: while it computes one row, the next one is copied to shared memory (logit_words for each
 /// thread and kept pack), so that it waits for memory only if that is slower. There is one block of 1024 threads a
 /// processor, since no more registers fit.
 /// @param row_length  from a row to the next one; what it has beyond `classes` is not read, and its gradient is 0
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(row_threads, 1)
   constexpr int width = row_shares<T>::width;
   auto const thread = static_cast<int>(threadIdx.x);
   auto const threads = static_cast<int>(blockDim.x);
-  row_words* const staging = Staged ? reinterpret_cast<row_words*>(sized_shared()) + thread : nullptr;
+  logit_words* const staging = Staged ? reinterpret_cast<logit_words*>(sized_shared()) + thread : nullptr;
   auto const start = [&](T const* values) {
     row_shares<T> const shares(values, classes);
     TRIREME_DEVICE_UNROLL
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(row_threads, 1)
     T* const values = logits + row * row_length;
     row_shares<T> const shares(values, classes);
     bool const has_single = thread < shares.singles;
-    row_words kept[kept_packs];
+    logit_words kept[kept_packs];
     if constexpr (Staged) finish_copies();
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < kept_packs; ++k) {
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(row_threads, 1)
         if constexpr (Staged)
           kept[k] = staging[k * threads];
         else
-          kept[k] = std::bit_cast<row_words>(load<width>(values + shares.pack_at(p)));
+          kept[k] = std::bit_cast<logit_words>(load<width>(values + shares.pack_at(p)));
       }
     }
     bool const counts = !how.leaves_out(target) && target < classes;
