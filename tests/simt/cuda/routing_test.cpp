@@ -2,6 +2,7 @@
 // and sums in the same order; probabilities and sums over experts to a few units in the last place.
 #include "trireme/ops/host/routing.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -99,7 +100,9 @@ TEMPLATE_TEST_CASE("rows choose experts on a device as on the host", "[routing]"
                                         s.on_host());
       on_device::route_backward<TestType>(dlogits.device(), dw.device(), q.device(), given.device(), w.device(),
                                           s.device());
-      CHECK(dlogits.difference() <= 20 * of_elements<TestType>);
+      // Errors of a row's sum, which all of its experts enter, are divided by the probability of those that it has
+      // chosen.
+      CHECK(dlogits.difference() <= 20 * of_elements<TestType> * std::max(1.0, static_cast<double>(experts) / 8));
     }
   }
 }

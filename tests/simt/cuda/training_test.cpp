@@ -87,6 +87,9 @@ class network_model {
     for (std::size_t i = 4; i-- > 0;) ready(names::all[i]);
   }
 
+  /// The same in both memories, so that a checkpoint of one may be loaded into the other.
+  [[nodiscard]] friend std::string to_string(network_model const&) { return "network_model"; }
+
  private:
   using names = network_model_names;
   static void expect_queued(int code) {

@@ -38,7 +38,7 @@ constexpr std::int64_t large = 13'003;
 /// Equal to some units in the last place of each number.
 template <class M>
 bool close(std::vector<M> const& a, std::vector<M> const& b) {
-  double const unit = sizeof(M) == 4 ? 4e-7 : 1e-13;
+  double const unit = sizeof(M) == 4 ? 4e-7 : 1e-11;
   return std::ranges::equal(a, b, [&](M x, M y) {
     auto const want = static_cast<double>(y);
     return std::abs(static_cast<double>(x) - want) <= unit * (std::abs(want) + 1e-3);
