@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 98baca77e16c4b1c161244e02f1f08abc8836a2a75f4eef86708867f36214553
+// SHA-256 of the sources: d6481d394800e626c8683a7c31d44776bc2245db50dbf8d30d4b2a0d612d258c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -591,6 +591,12 @@ template <class Space>
 inline constexpr bool without_elements = requires {
   requires Space::without_elements;
 };
+
+/// Returns when all work that the calling thread has queued in a space is done.
+template <class Space>
+void finish_queued_work() {
+  if constexpr (requires { Space::finish(); }) Space::finish();
+}
 
 /// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
 /// saves 6 % of a whole training step.
@@ -2346,6 +2352,21 @@ template <class Space>
     return std::clamp<std::int64_t>((std::int64_t{1} << 20) / words / 64 * 64, 256, 4096);
 }
 
+/// Whether products and losses of a space take rows of logits that are longer than the number of words: its products
+/// then begin each row at an aligned address, which `ops::on<Space>::row_of_logits(words)` asks for.
+template <class Space>
+concept has_longer_rows_of_logits = requires(std::int64_t words) {
+  on<Space>::row_of_logits(words);
+};
+/// The numbers from one row of such logits to the next one.
+template <class Space>
+[[nodiscard]] constexpr std::int64_t row_of_logits(std::int64_t words) noexcept {
+  if constexpr (has_longer_rows_of_logits<Space>)
+    return on<Space>::row_of_logits(words);
+  else
+    return words;
+}
+
 /// A weight matrix for products: the view, its orientation, and copies packed for the kernels.
 template <class T, class Space>
 class weights;
@@ -2566,6 +2587,12 @@ struct sgd_numbers {
   bool nesterov = false;
   double weight_decay = 0;  ///< g += decay * value
 };
+
+/// value - by * (-1, 0 or 1: the sign of `measured`), of double and of float.
+template <class M, class G>
+[[nodiscard]] constexpr M stepped_against_sign(M value, G measured, double by) noexcept {
+  return value - static_cast<M>(by) * static_cast<M>((measured > 0) - (measured < 0));
+}
 
 }  // namespace trireme::ops
 
@@ -6124,6 +6151,9 @@ class collective_engine {
   /// Collective. The same ranks, with an order of calls of its own.
   [[nodiscard]] virtual std::shared_ptr<collective_engine> duplicate(std::chrono::milliseconds deadline) = 0;
 
+  /// Whether tensors may lie in memory that the CPU cannot read.
+  [[nodiscard]] virtual bool carries_device_memory() const noexcept { return false; }
+
   /// From now on several threads of this process may call, each on groups of its own.
   virtual void expect_several_callers() {}
 
@@ -6400,9 +6430,20 @@ class any_world : public engine_world<any_world> {
   /// Whether it does in this world: not where MPI gives the library no thread, nor in a world lent from comm::threads.
   [[nodiscard]] bool progresses_here() const noexcept { return engine_->progresses(); }
 
+  /// Also of a device's memory; only some of the worlds carry that, and the others throw config_error.
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return touchable<Space> || without_elements<Space>;
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    if (touchable<Space> || without_elements<Space>) return true;
+    return requires { &space_kernels<Space>::copy; }
+    &&detail::can_combine<Space>(op);
+  }
+  void run(command const& it) {
+    expect_carried(it);
+    engine_->run(it);
+  }
+  [[nodiscard]] request start(command const& it) {
+    expect_carried(it);
+    return {engine_, engine_->start(it)};
   }
 
   /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the
@@ -6418,6 +6459,15 @@ class any_world : public engine_world<any_world> {
 
   /// Before threads of this process start that have duplicates of this world, one each.
   void expect_several_callers() { engine_->expect_several_callers(); }
+
+ private:
+  void expect_carried(command const& it) const {
+    if (it.elements == nullptr || it.elements->touchable || it.elements->phantom || engine_->carries_device_memory())
+      return;
+    throw config_error(text(engine_->who(), "::", name_of(it.what.kind),
+                            ": the tensor lies in a device's memory, which this communicator does not carry; use "
+                            "comm::threads, or comm::nccl"));
+  }
 };
 
 }  // namespace trireme::comm
@@ -6487,6 +6537,7 @@ struct threads {
 class threads_world : public engine_world<threads_world> {
  public:
   static constexpr std::string_view name = "threads";
+  static constexpr bool carries_device_memory = true;
 
   explicit threads_world(std::shared_ptr<detail::collective_engine> engine) noexcept
       : engine_world<threads_world>(std::move(engine)) {}
@@ -7313,7 +7364,7 @@ template <class Work>
   if (!launch.failed()) {
     try {
       work();
-      if (op.it.elements->complete != nullptr) op.it.elements->complete();
+      if (op.it.elements->complete != nullptr && op.where->size() > 1) op.it.elements->complete();
       done = true;
     } catch (std::exception const& problem) {
       launch.fail(
@@ -7325,8 +7376,8 @@ template <class Work>
 
 /// Prepares an operation from a command. Spans of the command are copied; nothing is announced yet.
 inline void prepare(node_operation& op, node_group& where, command const& it) {
-  if (it.elements != nullptr && it.elements->complete != nullptr)
-    it.elements->complete();  // others may read it from now on
+  if (it.elements != nullptr && it.elements->complete != nullptr && where.size() > 1)
+    it.elements->complete();  // others may read it from now on; a rank alone goes on in the order of its queue
   op.where = &where;
   op.it = it;
   op.counts.assign(it.counts.begin(), it.counts.end());
@@ -16944,6 +16995,12 @@ class loss_node : public node<Env> {
 
   /// Whether of() takes rows of which only some of the outputs lie here.
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
+  /// Whether of() takes rows that are longer than the outputs, so that each begins at an aligned address
+  /// (ops::row_of_logits). The numbers after the outputs have no meaning, and no gradient.
+  [[nodiscard]] virtual bool takes_longer_rows() const noexcept { return false; }
+
+  /// Numbers of a row that have a meaning.
+  [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
 
   /// The weight of one row in the loss that backward differentiates. `rows` lie here, of all samples together.
   [[nodiscard]] double weight_of_row(pass<Env> const& pass, std::int64_t rows) const {
@@ -17008,6 +17065,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
                             "; smoothing lies in [0, 1], and z is not negative"));
   }
   [[nodiscard]] bool takes_parts() const noexcept override { return true; }
+  [[nodiscard]] bool takes_longer_rows() const noexcept override { return !of_first_; }
   [[nodiscard]] bool takes_first() const noexcept override { return of_first_; }
   [[nodiscard]] bool is_of_targets() const noexcept override { return true; }
   [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
@@ -17070,8 +17128,14 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
                    ops::table_range part) {
     auto const targets = targets_of(pass, first, n);
-    if (pass.group.size() == 1 || part.whole == 0)
-      return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
+    if (pass.group.size() == 1 || part.whole == 0) {
+      if constexpr (ops::has_longer_rows_of_logits<space>) {
+        auto const words = of_first_ ? logits.extent(1) : this->outputs();
+        return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_, words);
+      } else {
+        return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
+      }
+    }
     if constexpr (ops::parts_kernels<space, Env>)
       return of_parts(pass, logits, targets, weight, part);
     else
@@ -17182,7 +17246,9 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     view dx;
     if (pass.backward_follows()) dx = pass.take(x.v.extents());
     auto const here = pass.scratch.mark();
-    auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), words_here()});
+    auto const longer = pass.group.size() == 1 && loss_->takes_longer_rows();
+    auto const row = longer ? ops::row_of_logits<space>(words_here()) : words_here();
+    auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), row});
     for (std::int64_t first = 0; first < rows; first += chunk()) {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
@@ -22783,7 +22849,7 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // y = the rotated sum of n heads that are side by side; y may be the only one of them. The inverse rotation has a
 // negative sign.
 template <class T, class A>
-TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+TRIREME_INLINE void rotated(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
   using F = lanes_for<T>;
   if (angles == nullptr) {
     TRIREME_FOR_LANES(F, width, i, count, {
@@ -22819,9 +22885,9 @@ inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, 
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
       T* const to = qkv + head * how.width;
-      turn(to, x + how.query(head), 1, angles, how.width, A(1));
-      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
-      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+      rotated(to, x + how.query(head), 1, angles, how.width, A(1));
+      rotated(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      rotated(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
     }
   }
 }
@@ -22834,12 +22900,12 @@ inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout c
   for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
+      rotated(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
       T const* const from = dqkv + channels + key * each * how.width;
-      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
-      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+      rotated(dx + how.key(key), from, each, angles, how.width, A(-1));
+      rotated(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
   }
 }
@@ -22898,7 +22964,7 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // y = the rotated sum of n heads that are side by side; y may be the only one of them. The inverse rotation has a
 // negative sign.
 template <class T, class A>
-TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+TRIREME_INLINE void rotated(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
   using F = lanes_for<T>;
   if (angles == nullptr) {
     TRIREME_FOR_LANES(F, width, i, count, {
@@ -22934,9 +23000,9 @@ inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, 
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
       T* const to = qkv + head * how.width;
-      turn(to, x + how.query(head), 1, angles, how.width, A(1));
-      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
-      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+      rotated(to, x + how.query(head), 1, angles, how.width, A(1));
+      rotated(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      rotated(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
     }
   }
 }
@@ -22949,12 +23015,12 @@ inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout c
   for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
+      rotated(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
       T const* const from = dqkv + channels + key * each * how.width;
-      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
-      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+      rotated(dx + how.key(key), from, each, angles, how.width, A(-1));
+      rotated(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
   }
 }
@@ -23014,7 +23080,7 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // y = the rotated sum of n heads that are side by side; y may be the only one of them. The inverse rotation has a
 // negative sign.
 template <class T, class A>
-TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+TRIREME_INLINE void rotated(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
   using F = lanes_for<T>;
   if (angles == nullptr) {
     TRIREME_FOR_LANES(F, width, i, count, {
@@ -23050,9 +23116,9 @@ inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, 
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
       T* const to = qkv + head * how.width;
-      turn(to, x + how.query(head), 1, angles, how.width, A(1));
-      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
-      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+      rotated(to, x + how.query(head), 1, angles, how.width, A(1));
+      rotated(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      rotated(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
     }
   }
 }
@@ -23065,12 +23131,12 @@ inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout c
   for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
+      rotated(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
       T const* const from = dqkv + channels + key * each * how.width;
-      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
-      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+      rotated(dx + how.key(key), from, each, angles, how.width, A(-1));
+      rotated(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
   }
 }
@@ -25345,6 +25411,14 @@ struct host_updates {
     detail::sgd_elements(raw(value), raw(velocity), value.size(), gradient, outputs, numbers);
   }
 
+  /// value -= by * (-1, 0 or 1: the sign of `measured`).
+  template <class M, class G>
+  static void step_against_sign(view<M> value, view<G> measured, double by) {
+    detail::same_size("step_against_sign", value.size(), measured.size());
+    for (std::int64_t i = 0; i < value.size(); ++i)
+      raw(value)[i] = ops::stepped_against_sign(raw(value)[i], static_cast<accumulate_t<G>>(raw(measured)[i]), by);
+  }
+
  private:
   template <class G, class P>
   static void check(char const* who, std::int64_t n, gradient_terms<G, host> const& gradient,
@@ -26349,6 +26423,11 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
     all_same("sgd", value.size(), outputs);
   }
 
+  template <class M, class G>
+  static void step_against_sign(view<M> value, view<G> measured, double) {
+    same("step_against_sign", value.size(), measured.size());
+  }
+
   // reductions
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
@@ -26518,6 +26597,8 @@ namespace trireme::ops {
 //
 //   adamw(value, first, second, gradient, outputs, adamw_numbers)  one step of AdamW
 //   sgd(value, velocity, gradient, outputs, sgd_numbers)           one step of SGD; without momentum velocity is empty
+//   step_against_sign(value, measured, by)   value -= by * (-1, 0 or 1: the sign of what a layer measured), for
+//                                                              parameters that follow signs (nn::experts with scores)
 //
 // Shapes   all views of one call (n). The update's gradient is the sum of gradient_terms, times their scale.
 // Bytes    adamw of fp32 with one term and no other output reads 16 and writes 12 bytes an element.
@@ -31533,6 +31614,35 @@ class unpacked_timeline {
 
 }  // namespace trireme::observe
 
+// ---- trireme/ops/squares.hpp
+namespace trireme::ops {
+
+/// The squares of several tensors, added to an exact sum. A space whose work is queued specialises it, so that the host
+/// waits once for all of them, in finish(), instead of once for each (ops/cuda.hpp).
+template <class Space>
+class squares_total {
+ public:
+  explicit squares_total(exact_sum& into) noexcept : into_(into) {}
+
+  /// Adds the sum of squares of each block of 1024 elements.
+  template <class T>
+  void add(tensor_view<T, Space> x) {
+    on<Space>::sum_of_squares(x, into_);
+  }
+  /// Adds a number that is not finite if an element is not finite.
+  template <class T>
+  void expect_finite(tensor_view<T, Space> x) {
+    if (!on<Space>::finite(x)) into_.add(std::numeric_limits<double>::infinity());
+  }
+  /// Afterwards the sum has them all.
+  void finish() noexcept {}
+
+ private:
+  exact_sum& into_;
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/parallel/broadcast.hpp
 namespace trireme::parallel {
 
@@ -32591,13 +32701,15 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
       sum_of_all(*group, this->reduced(bucket, first, elements), reduction::sum{});
     }
     fused_ = this->direct() && fuse;
+    ops::squares_total<space> total(squares);
     if (fused_) {
-      for (int b = 0; b < count(); ++b) expect_finite(term(this->resident(b)), squares);
+      for (int b = 0; b < count(); ++b) total.expect_finite(term(this->resident(b)));
     } else if (this->direct()) {
-      if constexpr (reads_peers) reduce_peers(squares);
+      if constexpr (reads_peers) reduce_peers(total);
     } else {
-      for_each_accounted([&](int b, auto const& of) { account(of, sum(brought, b, of), squares); });
+      for_each_accounted([&](int b, auto const& of) { account(of, term(sum(brought, b, of)), total); });
     }
+    total.finish();
     if (this->found_nonfinite()) squares.add(std::numeric_limits<double>::infinity());
     return fused_;
   }
@@ -32639,17 +32751,14 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
     return brought.sum(of, this->reduced(bucket, of.in_bucket, of.count));
   }
   void for_each_accounted(auto&& f) const { own_.for_each_range_of(state_scope::owned, count(), f, true); }
-  static void expect_finite(term gradient, exact_sum& squares) {
-    if (!kernels::finite(gradient)) squares.add(std::numeric_limits<double>::infinity());
-  }
   // Parameters that another rank of this replica owns are in that rank's norm, and moving averages have no gradient;
   // but all numbers must be finite.
-  void account(piece const& of, term gradient, exact_sum& squares) const {
+  void account(piece const& of, term gradient, ops::squares_total<space>& total) const {
     auto const& info = own_.plan().at(of.entry).info;
     if (info.is_owner && exactly_equal(info.running, 0)) {
-      kernels::sum_of_squares(gradient, squares);
+      total.add(gradient);
     } else {
-      expect_finite(gradient, squares);
+      total.expect_finite(gradient);
     }
   }
   void add_terms(int bucket, std::int64_t first, std::int64_t elements) {
@@ -32657,7 +32766,8 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
   }
   // Replaces this rank's slices by the sums over all ranks, and accounts for each stretch while it is in the
   // second-level cache.
-  void reduce_peers(exact_sum& squares) {
+  void reduce_peers(ops::squares_total<space>& total) {
+    finish_queued_work<space>();
     world_.barrier();  // the gradients of all ranks are final
     constexpr std::int64_t stretch = 32 * block_elements;
     for_each_accounted([&](int b, piece const& of) {
@@ -32667,7 +32777,7 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
         terms_.clear();
         add_terms(b, of.in_bucket + at, sums.size());
         kernels::reduce(std::span<view const>(&sums, 1), std::span<term const>(terms_), reduction::sum{});
-        account(of, sums, squares);
+        account(of, sums, total);
       }
     });
     for (int b = 0; b < count(); ++b) this->record_bucket(b);
@@ -33173,6 +33283,7 @@ class value_store {
   void publish(int buckets) {
     release_all();
     if constexpr (can_write_peers) {
+      finish_queued_work<space>();  // this rank's writes to the others
       world_.barrier();
     } else if constexpr (sharded) {
       pending_.clear();
@@ -40277,7 +40388,20 @@ struct save_report {
 
 }  // namespace trireme
 
-// ---- trireme/train/optimizer_state.hpp
+// ---- trireme/ops/update_batch.hpp
+namespace trireme::ops {
+
+/// While one of a thread's lives, the kernels that update elements may wait and be queued together in finish(): one
+/// launch for many small tensors. Their tensors are different ones. A space that gains nothing by it does all at once.
+/// If finish() is not called, because of an exception, the updates that wait are dropped.
+template <class Space>
+struct update_batch {
+  void finish() noexcept {}
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/train/optimizer_state.hpp (goes on)
 namespace trireme {
 
 /// The moments of the parameters that this rank updates: for an element-wise optimizer one vector per moment and
@@ -40337,6 +40461,7 @@ class optimizer_state {
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
+    ops::update_batch<space> batch;
     for (auto const& each : exchange.segments()) {
       update_segment<Env> segment = each;
       if (segment.info->running > 0) {
@@ -40356,6 +40481,7 @@ class optimizer_state {
       segment.moments = views_;
       if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
     }
+    batch.finish();
   }
 
   /// Visits the moments of a piece that this rank updates; see contract/state.hpp.
@@ -40455,15 +40581,10 @@ class optimizer_state {
     using kernels = ops::on<space>;
     auto const value = segment.value;
     double const by = segment.info->running;
-    if constexpr (requires {
-                    kernels::scale(value, 0.0);
-                    kernels::each(value, value, [](auto x) { return x; });
-                  }) {
+    using measured = tensor_view<typename Env::gradient const, space>;
+    if constexpr (requires(measured sum) { kernels::step_against_sign(value, sum, by); }) {
       if (segment.info->by_sign) {
-        auto const against = [by](auto x, auto measured) {
-          return x - static_cast<decltype(x)>(by) * static_cast<decltype(x)>((measured > 0) - (measured < 0));
-        };
-        kernels::each(value, value, sum_of_terms(segment), against);
+        kernels::step_against_sign(value, sum_of_terms(segment), by);
         scratch_.reset();
       } else {
         kernels::scale(value, 1 - by);
@@ -40473,7 +40594,7 @@ class optimizer_state {
       for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(text("trireme::optimizer_state: \"", segment.info->name,
-                              "\" is a running mean that a layer measures, which needs ops::on<Space>::scale(); "
+                              "\" is measured by a layer, which needs ops::on<Space>::step_against_sign(); "
                               "this memory space has none"));
     }
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/lend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e01dffe856af525618ac066248b35e3b40e42c0169b5f383ccb22b9efcac143f
+// SHA-256 of the sources: 227a81e5959a260683c078993aa277648d43b736ac6d46238e0813ec2cdfe428
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,6 +33,10 @@ class lent_engine final : public collective_engine {
       return world_->deadline();
     else
       return std::chrono::seconds(60);
+  }
+
+  [[nodiscard]] bool carries_device_memory() const noexcept override {
+    return requires { World::carries_device_memory; };
   }
 
   void run(command const& it) override {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0acf4d8c2986f5e03934fe0b31b00e9a46094ea9d5909695a70619f5a203115f
+// SHA-256 of the sources: 1b0da7c38e11c0b28769033f0676bf83bda81d66ffcb0dcd1d11b7e95e52ac61
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -66,7 +66,7 @@ class any_trainer {
 namespace detail {
 
 template <class Trainer>
-class typed_trainer final : public any_trainer {
+class typed_trainer : public any_trainer {
  public:
   template <class... Policies>
   explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
@@ -148,6 +148,20 @@ class typed_trainer final : public any_trainer {
   Trainer trainer_;
 };
 
+/// One that has a world of its own: made before the trainer, and destroyed after it.
+template <class World>
+struct held_world {
+  World world;
+};
+template <class World, class Trainer>
+class trainer_with_world final : held_world<World>, public typed_trainer<Trainer> {
+ public:
+  template <class... Policies>
+  explicit trainer_with_world(World&& world, Policies&&... policies)
+      : held_world<World>{std::move(world)},
+        typed_trainer<Trainer>(std::forward<Policies>(policies)..., held_world<World>::world) {}
+};
+
 }  // namespace detail
 
 /// A trainer for policies in any order, used through any_trainer.
@@ -155,6 +169,18 @@ template <class... Policies>
 [[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
   using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
   return std::unique_ptr<any_trainer>(new detail::typed_trainer<trainer>(std::forward<Policies>(policies)...));
+}
+
+/// The same for the ranks of `world`, computing in another memory space (comm::in_space). `world` must outlive it.
+///
+/// Ranks    collective.
+/// @example auto trainer = make_any_trainer_in<cuda>(world, nn::gpt{}, optim::adamw{}, parallel::data{});
+template <class Space, communicator Comm, class... Policies>
+[[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer_in(Comm& world, Policies&&... policies) {
+  using world_type = comm::world_in<Space, Comm>;
+  using trainer = decltype(make_trainer(std::forward<Policies>(policies)..., std::declval<world_type&>()));
+  return std::unique_ptr<any_trainer>(new detail::trainer_with_world<world_type, trainer>(
+      comm::in_space<Space>(world), std::forward<Policies>(policies)...));
 }
 
 }  // namespace trireme
