@@ -169,10 +169,10 @@ class pinned_slots {
     return all;
   }
   void upload(void* to, void const* from, std::size_t bytes) {
-    auto& slot = free_slot(bytes);
-    std::memcpy(slot.memory, from, bytes);
-    expect_cuda("upload", ::cudaMemcpyAsync(to, slot.memory, bytes, cudaMemcpyHostToDevice, cuda::stream()));
-    expect_cuda("upload", ::cudaEventRecord(slot.done, cuda::stream()));
+    auto& place = free_slot(bytes);
+    std::memcpy(place.memory, from, bytes);
+    expect_cuda("upload", ::cudaMemcpyAsync(to, place.memory, bytes, cudaMemcpyHostToDevice, cuda::stream()));
+    expect_cuda("upload", ::cudaEventRecord(place.done, cuda::stream()));
   }
 
  private:
