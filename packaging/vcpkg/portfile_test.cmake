@@ -101,7 +101,8 @@ list(REMOVE_ITEM top include share)
 expect("unexpected folders: ${top}" NOT top)
 file(GLOB_RECURSE installed RELATIVE ${CURRENT_PACKAGES_DIR}/include ${CURRENT_PACKAGES_DIR}/include/*)
 file(GLOB_RECURSE written RELATIVE ${SOURCE_PATH}/include ${SOURCE_PATH}/include/*.hpp ${SOURCE_PATH}/include/*.ipp
-     ${SOURCE_PATH}/include/*.inl ${SOURCE_PATH}/include/*.cu ${SOURCE_PATH}/include/*.cuh)
+     ${SOURCE_PATH}/include/*.inl ${SOURCE_PATH}/include/*.cu ${SOURCE_PATH}/include/*.cuh
+     ${SOURCE_PATH}/include/*.cpp)
 expect("the installed headers are not those of the library" installed STREQUAL written)
 
 # A consumer finds it there, as the text of `usage` says.
