@@ -12,6 +12,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/cuda/queue.hpp"
 #include "trireme/ops/cuda/selection_launch.hpp"
+#include "trireme/ops/host/elementwise.hpp"
 
 namespace trireme::ops {
 
