@@ -17,7 +17,7 @@ std::int64_t column_sums_scratch(std::int64_t rows, std::int64_t channels) noexc
 int column_sums(void* stream, dtype of, void* sum, void const* x, void const* mean, std::int64_t rows,
                 std::int64_t channels, double* scratch) {
   if (channels == 0) return device::launch_succeeded;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     auto* const to = static_cast<real*>(sum);
     auto const* const from = static_cast<T const*>(x);
@@ -38,7 +38,7 @@ int column_sums(void* stream, dtype of, void* sum, void const* x, void const* me
 int column_gradients(void* stream, dtype of, void* of_dy, void* of_both, void const* dy, void const* x,
                      void const* mean, void const* rstd, std::int64_t rows, std::int64_t channels, double* scratch) {
   if (channels == 0) return device::launch_succeeded;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     auto const* const d = static_cast<T const*>(dy);
     auto const* const from = static_cast<T const*>(x);
@@ -68,7 +68,7 @@ int inverse_deviation(void* stream, dtype of, void* rstd, void const* variance, 
 }
 int normalise_columns(void* stream, dtype of, void* y, void const* x, void const* mean, void const* rstd,
                       void const* gain, void const* bias, std::int64_t rows, std::int64_t channels) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     auto* const to = static_cast<T*>(y);
     auto const* const from = static_cast<T const*>(x);
@@ -89,7 +89,7 @@ int normalise_columns(void* stream, dtype of, void* y, void const* x, void const
 int normalise_columns_backward(void* stream, dtype of, void* dx, void const* dy, void const* x,
                                column_gradient const& by, std::int64_t n, bool accumulate, std::int64_t rows,
                                std::int64_t channels) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     auto* const to = static_cast<T*>(dx);
     auto const* const d = static_cast<T const*>(dy);

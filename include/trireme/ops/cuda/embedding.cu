@@ -9,6 +9,7 @@
 
 #include "trireme/ops/cuda/columns.cuh"
 #include "trireme/ops/cuda/embedding.cuh"
+#include "trireme/ops/cuda/types.cuh"
 
 namespace trireme::ops::cuda_kernels {
 
@@ -16,22 +17,6 @@ namespace device = detail::device;
 
 namespace {
 
-/// Calls f(T{}) with the type of activations.
-template <class F>
-int for_embedded_types(dtype of, F&& f) {
-  switch (of) {
-    case dtype::f64:
-      return f(double{});
-    case dtype::f32:
-      return f(float{});
-    case dtype::bf16:
-      return f(bfloat16{});
-    case dtype::f16:
-      return f(float16{});
-    default:
-      return device::launch_refused;
-  }
-}
 /// Calls f(width) with the number of neighbouring elements of T that a thread takes: one if rows of `channels` are not
 /// all aligned to 16 bytes.
 template <class T, class F>
@@ -174,7 +159,7 @@ int sum_positions(handle stream, embed_backward_call const& call, backward_scrat
 int embed(handle stream, dtype of, void* y, std::int32_t const* tokens, void const* table, void const* positions,
           std::int64_t rows, std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
   if (rows == 0 || channels == 0) return device::launch_succeeded;
-  return for_embedded_types(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     return look_up<false, T>("embed", stream,
                              {static_cast<T*>(y), tokens, static_cast<T const*>(table),
                               static_cast<T const*>(positions), rows, context, channels, first, words});
@@ -183,7 +168,7 @@ int embed(handle stream, dtype of, void* y, std::int32_t const* tokens, void con
 int add_embedded(handle stream, dtype of, void* y, std::int32_t const* tokens, void const* table, std::int64_t rows,
                  std::int64_t channels, std::int64_t words) {
   if (rows == 0 || channels == 0) return device::launch_succeeded;
-  return for_embedded_types(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     return look_up<true, T>(
         "embed_segments", stream,
         {static_cast<T*>(y), tokens, static_cast<T const*>(table), nullptr, rows, rows, channels, 0, words});
@@ -205,7 +190,7 @@ int embed_backward(handle stream, embed_backward_call const& call) {
   if (call.rows > std::numeric_limits<std::int32_t>::max() || call.words > std::numeric_limits<std::int32_t>::max())
     return device::launch_refused;
   backward_scratch const scratch(call);
-  return for_embedded_types(call.of, [&]<class T>(T) {
+  return device::for_floats(call.of, [&]<class T>(T) {
     auto const add = [&]<class G>(G) {
       if (auto const code = sum_words<G, T>(stream, call, scratch); code != device::launch_succeeded) return code;
       if (call.dpositions == nullptr) return device::launch_succeeded;

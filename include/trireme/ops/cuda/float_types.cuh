@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "trireme/ops/cuda/formulas.cuh"
+#include "trireme/ops/cuda/types.cuh"
 
 // How launch functions choose a kernel: by the type of the elements, and by the width of the packs that fit rows.
 
@@ -12,23 +13,6 @@ namespace trireme::ops::detail::device {
 /// The type of sums of T: double for double, else float.
 template <class T>
 using sum_type = real_for<T>;
-
-/// Calls f(T{}) with the floating-point type; any other type is refused.
-template <class F>
-int with_float_type(dtype of, F&& f) {
-  switch (of) {
-    case dtype::f64:
-      return f(double{});
-    case dtype::f32:
-      return f(float{});
-    case dtype::bf16:
-      return f(bfloat16{});
-    case dtype::f16:
-      return f(float16{});
-    default:
-      return launch_refused;
-  }
-}
 
 /// Calls f with std::integral_constant<int, Width> if rows of `row` elements of all tensors consist of packs of Width
 /// elements, and with one of 1 otherwise. Tensors that are absent are null.

@@ -11,7 +11,7 @@ namespace device = detail::device;
 
 int patches(void* stream, dtype of, void* y, void const* x, image_window const& at, std::int64_t images,
             std::int64_t gap) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(y);
     auto const* const from = static_cast<T const*>(x);
     return device::with_pack_width<device::pack_width<T>>(
@@ -26,7 +26,7 @@ int patches(void* stream, dtype of, void* y, void const* x, image_window const& 
 }
 int patches_backward(void* stream, dtype of, void* dx, void const* dy, image_window const& at, std::int64_t images,
                      std::int64_t gap) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(dx);
     auto const* const from = static_cast<T const*>(dy);
     return device::with_pack_width<device::pack_width<T>>(
@@ -42,7 +42,7 @@ int patches_backward(void* stream, dtype of, void* dx, void const* dy, image_win
 
 int add_positions(void* stream, dtype of, void* y, void const* x, void const* table, void const* token,
                   std::int64_t rows, std::int64_t width, std::int64_t positions, std::int64_t first) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(y);
     auto const* const from = static_cast<T const*>(x);
     auto const* const added = static_cast<T const*>(table);
@@ -59,7 +59,7 @@ int add_positions(void* stream, dtype of, void* y, void const* x, void const* ta
 int add_positions_backward(void* stream, dtype of, void* dx, void const* dy, void* dtable, void* dtoken,
                            std::int64_t rows, std::int64_t width, std::int64_t positions, std::int64_t first,
                            bool accumulate) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     auto* const to = static_cast<T*>(dx);
     auto const* const from = static_cast<T const*>(dy);
@@ -77,7 +77,7 @@ int add_positions_backward(void* stream, dtype of, void* dx, void const* dy, voi
 }
 
 int max_pool(void* stream, dtype of, void* y, void const* x, image_window const& at, std::int64_t images) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(y);
     auto const* const from = static_cast<T const*>(x);
     return device::with_pack_width<device::pack_width<T>>(
@@ -91,7 +91,7 @@ int max_pool(void* stream, dtype of, void* y, void const* x, image_window const&
 }
 int max_pool_backward(void* stream, dtype of, void* dx, void const* dy, void const* x, image_window const& at,
                       std::int64_t images) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(dx);
     auto const* const from = static_cast<T const*>(dy);
     auto const* const before = static_cast<T const*>(x);
@@ -107,7 +107,7 @@ int max_pool_backward(void* stream, dtype of, void* dx, void const* dy, void con
 }
 
 int average_pool(void* stream, dtype of, void* y, void const* x, image_window const& at, std::int64_t images) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(y);
     auto const* const from = static_cast<T const*>(x);
     auto const each = device::sum_type<T>(1) / static_cast<device::sum_type<T>>(at.kernel * at.kernel);
@@ -122,7 +122,7 @@ int average_pool(void* stream, dtype of, void* y, void const* x, image_window co
 }
 int average_pool_backward(void* stream, dtype of, void* dx, void const* dy, image_window const& at,
                           std::int64_t images) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(dx);
     auto const* const from = static_cast<T const*>(dy);
     auto const each = device::sum_type<T>(1) / static_cast<device::sum_type<T>>(at.kernel * at.kernel);

@@ -12,7 +12,7 @@ namespace device = detail::device;
 
 int arrange_latent_heads(void* stream, dtype of, void* qkv, void const* queries, void const* pairs, void const* key,
                          void const* table, latent_widths const& how) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const to = static_cast<T*>(qkv);
     auto const* const q = static_cast<T const*>(queries);
     auto const* const p = static_cast<T const*>(pairs);
@@ -30,7 +30,7 @@ int arrange_latent_heads(void* stream, dtype of, void* qkv, void const* queries,
 }
 int arrange_latent_heads_backward(void* stream, dtype of, void* dqueries, void* dpairs, void* dkey, void const* dqkv,
                                   void const* table, latent_widths const& how) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const q = static_cast<T*>(dqueries);
     auto* const p = static_cast<T*>(dpairs);
     auto* const k = static_cast<T*>(dkey);

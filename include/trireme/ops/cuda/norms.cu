@@ -8,29 +8,13 @@
 
 #include "trireme/ops/cuda/columns.cuh"
 #include "trireme/ops/cuda/norms.cuh"
+#include "trireme/ops/cuda/types.cuh"
 
 namespace trireme::ops::cuda_kernels {
 
 namespace device = detail::device;
 
 namespace {
-
-/// Calls f(T{}) with the type of a norm's rows.
-template <class F>
-int for_norm_types(dtype of, F&& f) {
-  switch (of) {
-    case dtype::f64:
-      return f(double{});
-    case dtype::f32:
-      return f(float{});
-    case dtype::bf16:
-      return f(bfloat16{});
-    case dtype::f16:
-      return f(float16{});
-    default:
-      return device::launch_refused;
-  }
-}
 
 /// The most channels of a row that stays in registers.
 inline constexpr std::int64_t most_channels_in_registers = 8192;
@@ -127,7 +111,7 @@ template <bool Centred>
 int norm_of(char const* name, handle stream, dtype of, void* y, void* mean, void* rstd, void const* x,
             void const* gain, void const* bias, std::int64_t rows, std::int64_t channels, double epsilon) {
   if (rows == 0 || channels == 0) return device::launch_succeeded;
-  return for_norm_types(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = typename device::norm_forward<T>::real;
     return norm<Centred, T>(name,
                             {static_cast<T*>(y), static_cast<real*>(mean), static_cast<real*>(rstd),
@@ -139,7 +123,7 @@ int norm_of(char const* name, handle stream, dtype of, void* y, void* mean, void
 template <bool Centred>
 int norm_backward_of(char const* name, handle stream, norm_backward_call const& call) {
   if (call.rows == 0 || call.channels == 0) return device::launch_succeeded;
-  return for_norm_types(call.of, [&]<class T>(T) {
+  return device::for_floats(call.of, [&]<class T>(T) {
     using real = typename device::norm_backward<T>::real;
     return norm_backward<Centred, T>(
         name,

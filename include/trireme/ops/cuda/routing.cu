@@ -14,7 +14,7 @@ namespace device = detail::device;
 int route(void* stream, dtype of, void* probabilities, std::int32_t* chosen, void* weights, void const* logits,
           routed_rows const& all) {
   if (all.rows == 0) return device::launch_succeeded;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     return device::run("route", &device::route_rows<T>, device::blocks_for(all.rows * device::warp_width),
                        device::block_threads, stream, static_cast<real*>(probabilities), chosen,
@@ -24,7 +24,7 @@ int route(void* stream, dtype of, void* probabilities, std::int32_t* chosen, voi
 int route_backward(void* stream, dtype of, void* dlogits, void const* dweights, void const* probabilities,
                    std::int32_t const* chosen, void const* weights, void const* slopes, routed_rows const& all) {
   if (all.rows == 0) return device::launch_succeeded;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     return device::run("route_backward", &device::route_rows_backward<T>,
                        device::blocks_for(all.rows * device::warp_width), device::block_threads, stream,
@@ -37,7 +37,7 @@ int score(void* stream, dtype of, void* scores, std::int32_t* chosen, void* weig
           void const* bias, routed_rows const& all, scored_choice const& how) {
   if (how.groups > most_expert_groups) return device::launch_refused;
   if (all.rows == 0) return device::launch_succeeded;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     return device::run("score", &device::score_rows<T>, device::blocks_for(all.rows * device::warp_width),
                        device::block_threads, stream, static_cast<real*>(scores), chosen, static_cast<real*>(weights),
@@ -47,7 +47,7 @@ int score(void* stream, dtype of, void* scores, std::int32_t* chosen, void* weig
 int score_backward(void* stream, dtype of, void* dlogits, void const* dweights, void const* scores,
                    std::int32_t const* chosen, void const* weights, routed_rows const& all, double scale) {
   if (all.rows == 0) return device::launch_succeeded;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     return device::run("score_backward", &device::score_rows_backward<T>,
                        device::blocks_for(all.rows * device::warp_width), device::block_threads, stream,
@@ -71,7 +71,7 @@ int add_excess(void* stream, dtype of, void* excess, std::int32_t const* chosen,
                                     chosen, counts, all);
       code != device::launch_succeeded)
     return code;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     return device::run("add_excess", &device::add_excess_counts<T>, device::blocks_for(experts * device::warp_width),
                        device::block_threads, stream, static_cast<T*>(excess), counts, all);
   });
@@ -141,7 +141,7 @@ int sort_by_expert(void* stream, std::int32_t* positions, std::int32_t const* ch
 
 int dispatch(void* stream, dtype of, void* to, void const* from, std::int32_t const* positions, std::int64_t n,
              std::int64_t choices, std::int64_t channels) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const y = static_cast<T*>(to);
     auto const* const x = static_cast<T const*>(from);
     return device::with_pack_width<device::pack_width<T>>(
@@ -155,7 +155,7 @@ int dispatch(void* stream, dtype of, void* to, void const* from, std::int32_t co
 }
 int combine_choices(void* stream, dtype of, void* to, void const* from, std::int32_t const* positions,
                     void const* weights, std::int64_t rows, std::int64_t choices, std::int64_t channels) {
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     auto* const y = static_cast<T*>(to);
     auto const* const x = static_cast<T const*>(from);
     return device::with_pack_width<device::pack_width<T>>(
@@ -172,7 +172,7 @@ int combine_choices_backward(void* stream, dtype of, void* dfrom, void* dweights
                              std::int32_t const* positions, void const* weights, std::int64_t n, std::int64_t choices,
                              std::int64_t channels) {
   if (n == 0) return device::launch_succeeded;
-  return device::with_float_type(of, [&]<class T>(T) {
+  return device::for_floats(of, [&]<class T>(T) {
     using real = device::sum_type<T>;
     auto* const dx = static_cast<T*>(dfrom);
     auto const* const dy = static_cast<T const*>(dto);
