@@ -435,13 +435,12 @@ inline void nccl_launch::look_at_ordered() {
 /// The id with which ranks form a communicator, from rank 0.
 /// Errors   config_error if two ranks have one device, which NCCL refuses.
 [[nodiscard]] inline ncclUniqueId agree_on_id(gathering const& ranks) {
-  ncclUniqueId id;
-  std::string own;
+  ncclUniqueId id{};
+  std::string own;  // of rank 0: the id, and whether it could be made
   if (ranks.rank == 0) {
-    auto const code = ncclGetUniqueId(&id);
-    own.assign(sizeof id.internal, code == ncclSuccess ? 'y' : 'n');
-    if (code == ncclSuccess) std::memcpy(own.data(), id.internal, sizeof id.internal);
-    own += code == ncclSuccess ? 'y' : 'n';
+    bool const made = ncclGetUniqueId(&id) == ncclSuccess;
+    own.assign(id.internal, sizeof id.internal);
+    own += made ? 'y' : 'n';
   }
   auto const of_all = ranks.all_gather(own + name_of_device());
   constexpr auto of_id = sizeof id.internal + 1;

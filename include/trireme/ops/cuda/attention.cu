@@ -7,6 +7,7 @@
 
 #include "trireme/ops/cuda/attention.cuh"
 #include "trireme/ops/cuda/attention_tiles.cuh"
+#include "trireme/ops/cuda/types.cuh"
 
 namespace trireme::ops::cuda_kernels {
 
@@ -52,7 +53,7 @@ int for_samples(attention_work const& work, F const& f) {
 /// Calls f.operator()<T, D, Merges>() for the element type, the padded width of a head, and whether it merges.
 template <class F>
 int for_attention(attention_work const& work, F const& f) {
-  auto const with_type = [&]<class T>(T) {
+  return device::for_floats(work.of, [&]<class T>(T) {
     auto const with_width = [&]<int D>() {
       return work.merges ? f.template operator()<T, D, true>() : f.template operator()<T, D, false>();
     };
@@ -60,19 +61,7 @@ int for_attention(attention_work const& work, F const& f) {
     if (work.width <= 128) return with_width.template operator()<128>();
     if (work.width <= widest_head) return with_width.template operator()<256>();
     return device::launch_refused;
-  };
-  switch (work.of) {
-    case dtype::f64:
-      return with_type(double{});
-    case dtype::f32:
-      return with_type(float{});
-    case dtype::bf16:
-      return with_type(bfloat16{});
-    case dtype::f16:
-      return with_type(float16{});
-    default:
-      return device::launch_refused;
-  }
+  });
 }
 
 /// Elements that the kernels without tensor cores read at once: 4 floats' or 2 doubles' worth.

@@ -5,6 +5,7 @@
 
 #include "trireme/ops/cuda/products.cuh"
 #include "trireme/ops/cuda/products_launch.hpp"
+#include "trireme/ops/cuda/types.cuh"
 
 namespace trireme::ops::cuda_kernels {
 
@@ -17,25 +18,13 @@ namespace device = detail::device;
 /// Calls f(T{}, S{}) with a type of elements, and of sums: the same, or float for 16 bits.
 template <class F>
 int for_sums(dtype of, dtype sums, F&& f) {
-  auto const either = [&]<class T>(T element) {
+  return device::for_floats(of, [&]<class T>(T element) {
     if (sums == of) return f(element, element);
     if constexpr (storage_float<T>) {
       if (sums == dtype::f32) return f(element, float{});
     }
     return device::launch_refused;
-  };
-  switch (of) {
-    case dtype::f64:
-      return either(double{});
-    case dtype::f32:
-      return either(float{});
-    case dtype::bf16:
-      return either(bfloat16{});
-    case dtype::f16:
-      return either(float16{});
-    default:
-      return device::launch_refused;
-  }
+  });
 }
 /// Whether packs of Width elements can be read at the address, and at those of all rows.
 template <int Width, class T>
