@@ -53,8 +53,10 @@ if(TARGET trireme::cuda)
         target_link_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
         target_include_directories(simt.cuda.${sanitizer} SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
         target_link_libraries(simt.cuda.${sanitizer} PRIVATE trireme::trireme trireme_warnings trireme_catch_main)
+        # Without the frames kept after a return: before GCC 12.4 they are aligned to 32 bytes, and AVX-512 wants 64.
         trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 600 LABELS simt PROPERTIES PROCESSORS 2
-                         COMMAND $<TARGET_FILE:simt.cuda.${sanitizer}> "~[attention]")
+                         COMMAND ${CMAKE_COMMAND} -E env ASAN_OPTIONS=detect_stack_use_after_return=0
+                                 $<TARGET_FILE:simt.cuda.${sanitizer}> "~[attention]")
       endforeach()
     endif()
   endif()
