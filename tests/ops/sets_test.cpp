@@ -38,7 +38,7 @@ constexpr bool has_sets() {
   static_assert(ops::detail::activates<k, v>);
   static_assert(ops::detail::scores<k, v, Space>);
   static_assert(ops::detail::arranges<k, v>);
-  static_assert(ops::detail::takes_parts<k, v>);
+  static_assert(ops::detail::takes_parts<k, v, Space>);
   static_assert(ops::detail::attends_blocks<k, v, Space>);
   static_assert(ops::detail::routes<k, v>);
   static_assert(ops::detail::moves_windows<ops::images_on<Space>, v>);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
@@ -32,7 +33,26 @@ struct loss_sum {
     left_out += other.left_out;
     return *this;
   }
+  /// Adds the sum of `other`, divided by `divisor` and then times `factor`, and none of its rows.
+  void add_without_rows(loss_sum const& other, double divisor = 1, double factor = 1) noexcept {
+    sum += other.sum / divisor * factor;
+  }
+  /// Counts the rows that were left out, too.
+  void count_all_rows() noexcept { count += std::exchange(left_out, 0); }
+  /// Itself; see losses_in.
+  [[nodiscard]] loss_sum read() const noexcept { return *this; }
 };
+
+/// What kernels of a memory space return of losses: loss_sum, unless a space whose work is queued specialises this, so
+/// that the host does not wait for each of them. Such a type has the functions of loss_sum and takes one (`+=`), and
+/// its read() waits for the queued work and returns the numbers. A training step reads once, after all its gradients
+/// are summed.
+template <class Space>
+struct losses_of_space {
+  using type = loss_sum;
+};
+template <class Space>
+using losses_in = typename losses_of_space<Space>::type;
 
 /// A loss that counts its own targets: forward() of a plain model may return it instead of a mean.
 ///

@@ -50,8 +50,8 @@ struct pass {
   std::uint64_t version = 0;       ///< changes whenever parameter values do
   double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
-  loss_sum loss{};  ///< out: the sum of losses of this micro-batch, of forward or backward; the same on all ranks of
-                    ///< the group
+  losses_in<space> loss{};  ///< out: the sum of losses of this micro-batch, of forward or backward; the same on all
+                            ///< ranks of the group
   rank_groups<Env> const& groups =
       rank_groups<Env>::none();     ///< ranks that share this unit's work: some_group::of(pass)
   std::size_t saved_index = 0;      ///< index of the units' saved state: micro-batches in flight have different ones
@@ -65,8 +65,8 @@ struct pass {
   std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
 
   /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
-  /// samples, times this, to loss.sum; its gradient has weight weight_of_sample(). The term then is a mean over all
-  /// samples of the step, on all ranks.
+  /// samples, times this, to the loss (`loss += loss_sum{sum}`); its gradient has weight weight_of_sample(). The term
+  /// then is a mean over all samples of the step, on all ranks.
   /// @param otherwise  rows of a sample, for a model whose last unit cannot tell which rows its loss will count.
   [[nodiscard]] double rows_of_loss(std::int64_t otherwise) const noexcept {
     return rows.of_sample > 0 ? rows.of_sample : static_cast<double>(otherwise);

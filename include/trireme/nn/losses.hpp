@@ -156,6 +156,7 @@ class loss_node : public node<Env> {
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
+  using losses = losses_in<space>;
 
   loss_node() : node<Env>({}) { this->loss_ = this; }
   [[nodiscard]] layer_traits traits() const final { return {.does = flow::loss}; }
@@ -166,8 +167,8 @@ class loss_node : public node<Env> {
   /// The loss of the rows y, which are those from `first` on. Where backward follows y is overwritten by `weight` times
   /// its gradient.
   /// @param part  which of the outputs lie here; part.whole = 0: all.
-  [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
-                                    ops::table_range part) = 0;
+  [[nodiscard]] virtual losses of(pass<Env>& pass, view y, std::int64_t first, double weight,
+                                  ops::table_range part) = 0;
 
   /// Whether it is a loss of rows that have a target, and decides itself which rows are counted; else all rows are.
   [[nodiscard]] virtual bool is_of_targets() const noexcept { return false; }
@@ -176,14 +177,14 @@ class loss_node : public node<Env> {
   /// In nn::auxiliary_loss rows are not counted again. The rows of a loss of targets weigh as much as those that the
   /// model's loss counts; of another loss the mean over all rows is added.
   /// @param rows  lie here, of all samples together.
-  void add_loss(pass<Env>& pass, loss_sum const& found, std::int64_t rows) const {
+  void add_loss(pass<Env>& pass, losses const& found, std::int64_t rows) const {
     if (!auxiliary_) {
       pass.loss += found;
     } else if (is_of_targets()) {
-      pass.loss.sum += found.sum;
+      pass.loss.add_without_rows(found);
     } else {
       auto const each = rows_of_sample(pass, rows);
-      pass.loss.sum += found.sum / static_cast<double>(each) * pass.rows_of_loss(each);
+      pass.loss.add_without_rows(found, static_cast<double>(each), pass.rows_of_loss(each));
     }
   }
   [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
@@ -261,6 +262,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
+  using typename loss_node<Env>::losses;
   using numbers = tensor_view<std::int32_t const, typename Env::space>;
 
   explicit layer_node(loss::cross_entropy const& what)
@@ -287,7 +289,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
       throw config_error(
           text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"), " for ", how_many(rows, "row")));
   }
-  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
+  losses of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
     auto const n = logits.extent(0);
     if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
     // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
@@ -299,7 +301,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
     ops::block_places const packed{0, words, words}, spread{(sample * each - first) * words, each * words, words};
     kernels::copy_blocks(rows, packed, logits, spread, {count, 1, words});
     auto const sum =
-        count == 0 ? loss_sum{} : of_rows(pass, rows, sample, count, weight * static_cast<double>(each), part);
+        count == 0 ? losses{} : of_rows(pass, rows, sample, count, weight * static_cast<double>(each), part);
     if (pass.backward_follows()) {
       kernels::fill(logits, 0.0);
       kernels::copy_blocks(logits, spread, rows, packed, {count, 1, words});
@@ -330,8 +332,8 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   }
 
  private:
-  loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
-                   ops::table_range part) {
+  losses of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
+                 ops::table_range part) {
     auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0) {
       if constexpr (ops::has_longer_rows_of_logits<space>) {
@@ -348,7 +350,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
           "trireme::nn::loss::cross_entropy: this memory space has no kernels for words on several ranks "
           "(ops::parts_kernels)");
   }
-  loss_sum of_parts(pass<Env>& pass, view logits, numbers targets, double weight, ops::table_range part) {
+  losses of_parts(pass<Env>& pass, view logits, numbers targets, double weight, ops::table_range part) {
     auto const n = targets.size();
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
@@ -382,6 +384,7 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
 
  public:
   using typename node<Env>::view;
+  using typename loss_node<Env>::losses;
 
   explicit layer_node(Loss const& what) : what_(what) {}
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const override {
@@ -391,7 +394,7 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
                             " for outputs of shape (", rows, ", ", outputs,
                             "); give each sample as many targets as the model has outputs"));
   }
-  loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_range) override {
+  losses of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_range) override {
     return with_numbers<Env>(pass.batch.targets, "targets", [&](auto targets) {
       return of(y, targets.flat().flat(first * y.extent(1), y.size()), pass.backward_follows() ? y : view{}, weight);
     });
@@ -399,7 +402,7 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
 
  private:
   template <class Targets>
-  loss_sum of(view y, Targets targets, view dy, double weight) {
+  losses of(view y, Targets targets, view dy, double weight) {
     if constexpr (std::is_same_v<Loss, loss::binary_cross_entropy>) {
       return kernels::binary_cross_entropy(dy, y, targets, weight);
     } else if constexpr (requires { what_.value(0.0, 0.0); }) {

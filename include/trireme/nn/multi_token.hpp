@@ -214,17 +214,18 @@ class layer_node<Env, loss::cross_entropy_ahead> final : public layer_node<Env, 
 
  public:
   using typename node<Env>::view;
+  using typename plain::losses;
 
   explicit layer_node(loss::cross_entropy_ahead const& what) : plain(loss::cross_entropy{}), what_(what) {
     if (what.by >= 0 && what.weight >= 0) return;
     throw config_error(text("trireme::nn::loss::cross_entropy_ahead: ", how_many(what.by, "row"), " ahead, weight ",
                             what.weight, "; neither is negative"));
   }
-  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
+  losses of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
     if (!pass.training() || what_.by == 0) return plain::of(pass, logits, first, weight, part);
-    auto rows = this->counted_of(plain::targets_of(pass, first, logits.extent(0)));
-    rows.sum = what_.weight * plain::of(pass, logits, first, weight * what_.weight, part).sum;
-    return rows;
+    losses found = this->counted_of(plain::targets_of(pass, first, logits.extent(0)));
+    found.add_without_rows(plain::of(pass, logits, first, weight * what_.weight, part), 1, what_.weight);
+    return found;
   }
 
  private:

@@ -168,6 +168,7 @@ using trireme::attention_shape;
 using trireme::dropout_site;
 using trireme::gradient_terms;
 using trireme::loss_sum;
+using trireme::losses_in;
 
 /// Tokens that determine which positions may attend to each other; a number below 0 means no such token.
 struct token_mask {

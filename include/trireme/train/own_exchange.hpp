@@ -90,7 +90,7 @@ class own_exchange : public Exchange {
     auto& moments = moments_of(optimizer);
     auto& vote = this->new_vote(votes);
     auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
-    return end_step(*this, moments, optimizer, vote, 1, takes, {this->steps(), this->updates()}).counted;
+    return end_step(*this, moments, optimizer, vote, loss_sum{}, 1, takes, {this->steps(), this->updates()}).counted;
   }
   /// Collective. The same with an update of your own: update(segments), called once, gets everything that this rank
   /// updates (a std::span of parallel::owned_segment), and computes each segment's value from the sum of its gradients.

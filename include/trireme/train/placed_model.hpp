@@ -184,8 +184,9 @@ class placed_model {
 
   /// Forward and backward of a step's micro-batches. When it returns, gradients are being exchanged.
   /// @param scale  factor on the losses that are differentiated.
-  /// @returns the losses that this rank contributes; equal samples are counted by one rank.
-  loss_sum train(step_input const& input, double scale, random_key key) {
+  /// @returns the losses that this rank contributes, to be read when the exchange is finished; equal samples are
+  ///          counted by one rank.
+  auto train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = shadows() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
     exchange_.begin({.micro_batches = input.range.count,
@@ -366,7 +367,8 @@ class placed_model {
     return std::clamp<std::int64_t>((type == dtype::i32 ? rows : numbers) / std::max<std::int64_t>(1, each), 1, rows);
   }
   // If several ranks compute the same losses, only the first of them contributes them.
-  [[nodiscard]] loss_sum told(loss_sum const& own) const {
+  template <class Losses>
+  [[nodiscard]] Losses told(Losses const& own) const {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.coordinate(axis.kind).rank != 0) return {};
     return own;

@@ -98,8 +98,8 @@ class staged_engine {
   /// @param rows    of the whole step's loss, if adds_sample_losses(); empty: there are no other ranks.
   /// @returns the losses of the units on this rank; most of a model's losses are in its last unit.
   template <class Ready, class Hooks = resident_parameters>
-  loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
-                      Hooks&& hooks = {}, std::int64_t shadowed = 0, std::optional<loss_rows> rows = {}) {
+  losses_in<space> train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
+                              Hooks&& hooks = {}, std::int64_t shadowed = 0, std::optional<loss_rows> rows = {}) {
     auto const all = static_cast<std::int64_t>(micro_batches.size()) + shadowed;
     if (all == 0) return {};
     look_at_version(hooks);
@@ -126,8 +126,8 @@ class staged_engine {
     if (messages_ != nullptr) messages_->end();
     states_.end();
     scratch_.reset();
-    if (now_.rows.none) now_.loss.count += std::exchange(now_.loss.left_out, 0);
-    return now_.loss;
+    if (now_.rows.none) now_.loss.count_all_rows();
+    return std::exchange(now_.loss, {});
   }
 
   /// Whether the model adds loss terms that count once per sample: see pass::rows_of_loss().
@@ -149,7 +149,7 @@ class staged_engine {
 
   /// A step of one micro-batch: calls ready(use).
   template <class Ready, class Hooks = resident_parameters>
-  loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
+  losses_in<space> train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
     return train_step(
         std::span(&batch, 1), weight, key, [&](int use, bool) { ready(use); }, hooks);
   }
@@ -158,7 +158,7 @@ class staged_engine {
   template <class Hooks = resident_parameters>
   [[nodiscard]] loss_sum evaluate(samples const& batch, Hooks&& hooks = {}) {
     static_cast<void>(look({&batch, 1}, purpose::evaluate, hooks));
-    return now_.loss;
+    return std::exchange(now_.loss, {}).read();
   }
 
   /// The outputs for some inputs (n, outputs), on the stage that has the last unit (empty on the others); valid until
@@ -212,7 +212,7 @@ class staged_engine {
       }
     }
     if (messages_ != nullptr) messages_->end();
-    loss = now_.loss;
+    loss = std::exchange(now_.loss, {}).read();
     return dx;
   }
 
@@ -254,7 +254,7 @@ class staged_engine {
     random_key key;
     double weight = 0;
     trireme::purpose purpose = purpose::evaluate;
-    loss_sum loss{};
+    losses_in<space> loss{};
     std::int64_t known = -1;
     loss_rows rows{};
   };

@@ -123,14 +123,19 @@ struct step_end {
 /// Gradients are those of the mean loss over the rows that count in it, on all ranks and in all micro-batches together.
 /// Backward does not know their number and weighs each as one of all rows; the vote corrects this.
 ///
+/// @param losses   of this rank: read when its gradients are summed, since the host waits then anyway.
 /// @param scale    factor on the gradients.
 /// @param decide   (exchange_result const&) -> whether the step is taken; the same on every rank.
 /// @param before   the numbers of steps and updates before this one.
-template <class Exchange, class Moments, class Optimizer, class Decide>
-step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote, double scale,
-                  Decide&& decide, run_count before, observe::timeline* timeline = nullptr) {
+template <class Exchange, class Moments, class Optimizer, class Losses, class Decide>
+step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote,
+                  Losses const& losses, double scale, Decide&& decide, run_count before,
+                  observe::timeline* timeline = nullptr) {
   using detail::timed;
-  timed(timeline, "finish", [&] { exchange.finish(vote); });
+  timed(timeline, "finish", [&] {
+    exchange.finish(vote);
+    vote.add(losses.read());
+  });
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
   out.taken = decide(out.counted);
   out.scale = scale * out.counted.counted;
@@ -165,9 +170,9 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   vote.clear();
   vote.wish(requirements + (input.failure ? step_input::gives_up : 0));
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
-  detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
+  auto const losses = detail::timed(timeline, "forward, backward", [&] { return model.train(input, scale, key); });
   auto const [counted, multiplied, taken, updated] = end_step(
-      exchange, run.moments, optimizer, vote, scale,
+      exchange, run.moments, optimizer, vote, losses, scale,
       [&](exchange_result const& step) {
         if (step.votes >= step_input::gives_up) detail::throw_together(exchange.everyone(), input.failure);
         detail::agree_on_maxima(precision, exchange.everyone());

@@ -27,7 +27,7 @@ template <class Precision>
 using views = ops::detail::set_views<cuda, environment<Precision, cuda>>;
 template <class Precision>
 constexpr bool has_losses =
-    ops::detail::scores<kernels, views<Precision>, cuda>&& ops::detail::takes_parts<kernels, views<Precision>>;
+    ops::detail::scores<kernels, views<Precision>, cuda>&& ops::detail::takes_parts<kernels, views<Precision>, cuda>;
 static_assert(has_losses<precision::fp32> && has_losses<precision::fp64> && has_losses<precision::bf16> &&
               has_losses<precision::fp16>);
 static_assert(ops::rows_of_logits<cuda>(50257) == 8192 && ops::row_of_logits<cuda>(50257) == 50304 &&
@@ -69,8 +69,8 @@ void compare_rows(row_shape const& at, ops::cross_entropy_terms const& terms, bo
   shifted<T> const logits(longer, at.shift);
   shifted<std::int32_t> const classes(targets);
   auto const got = at.classes == at.row_length
-                       ? kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms)
-                       : kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms, at.classes);
+                       ? kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms).read()
+                       : kernels::cross_entropy(logits.view, ids(classes), weight, gradient, terms, at.classes).read();
   auto const loss = on_host::cross_entropy(tensor_view(want), tensor_view(targets), weight, gradient, terms);
   CHECK(got.count == loss.count);
   CHECK(got.left_out == loss.left_out);
@@ -122,14 +122,14 @@ TEST_CASE("a cross entropy on a device keeps large logits, and passes NaN and in
   tokens const targets{1, 2, 2};
   shifted<float> const there(logits);
   shifted<std::int32_t> const classes(targets);
-  auto const got = kernels::cross_entropy(there.view, ids(classes), 1.0, true);
+  auto const got = kernels::cross_entropy(there.view, ids(classes), 1.0, true).read();
   auto const loss = on_host::cross_entropy(tensor_view(want), tensor_view(targets), 1.0, true);
   CHECK(got.sum == Approx(loss.sum));
   CHECK(close(there.here(), want, 1e-6, 1e-30));
   for (auto const bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     logits[4] = bad;
     shifted<float> const spoiled(logits);
-    CHECK(std::isnan(kernels::cross_entropy(spoiled.view, ids(classes), 1.0, true).sum));
+    CHECK(std::isnan(kernels::cross_entropy(spoiled.view, ids(classes), 1.0, true).read().sum));
     auto const after = spoiled.here();
     CHECK(std::isnan(after[3]));
     CHECK(!std::isnan(after[0]));
@@ -139,16 +139,16 @@ TEST_CASE("a cross entropy on a device keeps large logits, and passes NaN and in
 TEST_CASE("a cross entropy on a device refuses a target that is no class", "[losses]") {
   shifted<float> const logits(numbers<float>(20, 1));
   shifted<std::int32_t> const classes({0, 5, 4, 7});
-  CHECK(sentence_of<config_error>([&] { (void)kernels::cross_entropy(logits.view, ids(classes), 1.0, true); }) ==
+  CHECK(sentence_of<config_error>([&] { (void)kernels::cross_entropy(logits.view, ids(classes), 1.0, true).read(); }) ==
         "trireme::ops::cross_entropy: target 5 is outside of 5 classes");
   CHECK(sentence_of<assertion_error>([&] {
-          (void)kernels::cross_entropy(logits.view.flat(0, 19), ids(classes), 1.0, true);
+          (void)kernels::cross_entropy(logits.view.flat(0, 19), ids(classes), 1.0, true).read();
         }) == "trireme::ops::cross_entropy: sizes 19 and 16 differ");
   CHECK(sentence_of<assertion_error>([&] {
-          (void)kernels::cross_entropy(logits.view, ids(classes), 1.0, true, {}, 6);
+          (void)kernels::cross_entropy(logits.view, ids(classes), 1.0, true, {}, 6).read();
         }) == "trireme::ops::cross_entropy: 6 classes in rows of 5 numbers");
   tensor_view<std::int32_t const, cuda> const nothing;
-  CHECK(kernels::cross_entropy(logits.view.flat(0, 0), nothing, 1.0, true).count == 0);
+  CHECK(kernels::cross_entropy(logits.view.flat(0, 0), nothing, 1.0, true).read().count == 0);
 }
 
 TEST_CASE("a cross entropy whose classes are on several ranks is the host's", "[losses]") {
@@ -180,7 +180,8 @@ TEST_CASE("a cross entropy whose classes are on several ranks is the host's", "[
         for (bool const gradient : {false, true}) {
           auto want = logits;
           auto const got = kernels::cross_entropy_part(there.view, ids(classes), part, there_peaks.view,
-                                                       there_masses.view, there_chosen.view, weight, gradient, terms);
+                                                       there_masses.view, there_chosen.view, weight, gradient, terms)
+                               .read();
           auto const loss =
               on_host::cross_entropy_part(tensor_view(want), tensor_view(targets), part, tensor_view(peaks),
                                           tensor_view(masses), tensor_view(chosen), weight, gradient, terms);
@@ -205,20 +206,20 @@ TEST_CASE("squared errors on a device are the host's", "[losses]") {
         shifted<float> const wanted(targets, shift);
         auto const at = [&, rows = rows, columns = columns](auto view) { return view.reshaped({rows, columns}); };
         tensor_view<float const, cuda> const goal = at(wanted.view);
-        auto const got = kernels::squared_error(at(dy.view), at(there.view), goal, 0.7);
+        auto const got = kernels::squared_error(at(dy.view), at(there.view), goal, 0.7).read();
         auto const loss =
             on_host::squared_error(at(tensor_view(want)), at(tensor_view(y)), at(tensor_view(targets)), 0.7);
         CHECK(got.count == rows);
         CHECK(got.sum == Approx(loss.sum).epsilon(1e-6));
         CHECK(same(dy.here(), want));
-        CHECK(kernels::squared_error(tensor_view<T, cuda>(), at(there.view), goal, 0.7).sum == got.sum);
+        CHECK(kernels::squared_error(tensor_view<T, cuda>(), at(there.view), goal, 0.7).read().sum == got.sum);
       }
     }
   });
   auto const y = numbers<double>(50, 4), targets = numbers<double>(50, 5);
   std::vector<double> want(50);
   shifted<double> const there(y), wanted(targets);
-  auto const got = kernels::squared_error(there.view, there.view, wanted.view, 0.7);
+  auto const got = kernels::squared_error(there.view, there.view, wanted.view, 0.7).read();
   auto const loss = on_host::squared_error(tensor_view(want), tensor_view(y), tensor_view(targets), 0.7);
   CHECK(got.sum == Approx(loss.sum).epsilon(1e-14));
   CHECK(same(there.here(), want));
@@ -235,8 +236,8 @@ TEST_CASE("binary cross entropies on a device are the host's", "[losses]") {
       shifted<T> const there(y);
       shifted<float> const wanted(targets);
       tensor_view<float const, cuda> const goal = at(wanted.view);
-      auto const alone = kernels::binary_cross_entropy(tensor_view<T, cuda>(), at(there.view), goal, 0.7);
-      auto const got = kernels::binary_cross_entropy(at(there.view), at(there.view), goal, 0.7);
+      auto const alone = kernels::binary_cross_entropy(tensor_view<T, cuda>(), at(there.view), goal, 0.7).read();
+      auto const got = kernels::binary_cross_entropy(at(there.view), at(there.view), goal, 0.7).read();
       tensor_view<float const> const host_goal = at(tensor_view<float const>(targets));
       auto const loss = on_host::binary_cross_entropy(at(tensor_view(want)), at(tensor_view(y)), host_goal, 0.7);
       CHECK(got.count == rows);
@@ -249,7 +250,8 @@ TEST_CASE("binary cross entropies on a device are the host's", "[losses]") {
   shifted<float> const there(numbers<float>(6, 4));
   shifted<double> const wanted(targets);
   tensor_view<double const, cuda> const goal = wanted.view.reshaped({3, 2});
-  CHECK(sentence_of<config_error>([&] {
-          (void)kernels::binary_cross_entropy(tensor_view<float, cuda>(), there.view.reshaped({3, 2}), goal, 1.0);
-        }) == "trireme::nn::loss::binary_cross_entropy: target 1.5 is not a probability; targets lie in [0, 1]");
+  CHECK(
+      sentence_of<config_error>([&] {
+        (void)kernels::binary_cross_entropy(tensor_view<float, cuda>(), there.view.reshaped({3, 2}), goal, 1.0).read();
+      }) == "trireme::nn::loss::binary_cross_entropy: target 1.5 is not a probability; targets lie in [0, 1]");
 }

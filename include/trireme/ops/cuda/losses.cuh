@@ -114,17 +114,20 @@ struct loss_of_rows {
 
   [[nodiscard]] __device__ bool leaves_out(std::int32_t target) const { return target < 0 || target == ignored; }
 };
-/// Where rows leave their losses, and what the host is told about them: in first_refused the largest complement of the
-/// number of a row whose target is not a class.
+/// A target that is refused, as loss_numbers::first_refused has it: the largest is the first one.
+[[nodiscard]] __device__ inline unsigned long long refused_target(std::int64_t number, std::uint32_t bits) {
+  return static_cast<unsigned long long>(~static_cast<std::uint32_t>(number)) << 32 | bits;
+}
+/// Where rows leave their losses, and what the host is told about them.
 struct loss_marks {
   double* losses;
   unsigned long long* left_out;
   unsigned long long* first_refused;
 
-  __device__ void leave_out(std::int64_t row, bool refused) const {
+  __device__ void leave_out(std::int64_t row, std::int32_t target, bool refused) const {
     losses[row] = 0;
     atomic_add(*left_out, 1);
-    if (refused) atomic_max(*first_refused, ~static_cast<unsigned long long>(row));
+    if (refused) atomic_max(*first_refused, refused_target(row, static_cast<std::uint32_t>(target)));
   }
 };
 
@@ -135,9 +138,10 @@ struct row_slope {
 
   // `share` is the target's probability. With z, the slope of the log of the mass counts (1 + 2 z log mass) times.
   __device__ row_slope(loss_of_rows<Real> const& how, Real row_peak, Real mass, Real chosen_exponential, int classes) {
-    auto const steep = how.z > 0 ? static_cast<Real>(1 + 2 * how.z * (std::log(static_cast<double>(mass)) +
-                                                                     static_cast<double>(row_peak)))
-                                 : Real{1};
+    auto const steep =
+        how.z > 0
+            ? static_cast<Real>(1 + 2 * how.z * (std::log(static_cast<double>(mass)) + static_cast<double>(row_peak)))
+            : Real{1};
     auto const even = how.smoothing / static_cast<Real>(classes);
     auto const share = chosen_exponential / mass;
     peak = row_peak;
@@ -235,7 +239,7 @@ __global__ void __launch_bounds__(row_threads, 1)
     }
     // Not earlier: a row that is not staged is on its way while its target is looked at.
     if (!counts) {
-      if (thread == 0) marks.leave_out(row, !how.leaves_out(this_target));
+      if (thread == 0) marks.leave_out(row, this_target, !how.leaves_out(this_target));
       if (how.gradient) clear_row(values, static_cast<int>(row_length));
       sync_block();  // before the next row's peak is joined
       continue;
@@ -355,7 +359,7 @@ __global__ void __launch_bounds__(row_threads)
   T* const values = logits + row * classes.here;
   auto const target = targets[row];
   if (how.leaves_out(target) || target >= classes.whole) {
-    if (thread == 0) marks.leave_out(row, !how.leaves_out(target));
+    if (thread == 0) marks.leave_out(row, target, !how.leaves_out(target));
     if (how.gradient) clear_row(values, classes.here);
     return;
   }
@@ -409,7 +413,11 @@ __global__ void __launch_bounds__(block_threads)
   for (auto i = first + threadIdx.x; i < end; i += block_threads) {
     auto const at = static_cast<double>(wide(y[i]));
     auto const target = static_cast<double>(targets[i]);
-    if (!(target >= 0 && target <= 1)) atomic_max(*first_refused, ~static_cast<unsigned long long>(i));
+    if (!(target >= 0 && target <= 1)) {
+      auto shown = static_cast<float>(target);
+      if (shown >= 0 && shown <= 1) shown = target < 0 ? -1e-45F : 1 + 0x1p-23F;
+      atomic_max(*first_refused, refused_target(i, std::bit_cast<std::uint32_t>(shown)));
+    }
     auto const small = std::exp(-std::fabs(at));
     total = sum(total, (at > 0 ? at : 0.0) - at * target + std::log1p(small));
     if (dy == nullptr) continue;

@@ -18,6 +18,7 @@
 #include "trireme/ops/cuda/launch.hpp"
 #include "trireme/ops/cuda/losses_launch.hpp"
 #include "trireme/ops/cuda/queue.hpp"
+#include "trireme/ops/cuda/queued_losses.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -25,15 +26,15 @@ namespace trireme::ops {
 
 /// Losses in CUDA memory. Views are checked as on<host> checks them.
 ///
-/// Functions that return a loss wait for the stream once; row_peaks and row_masses do not wait.
+/// No function waits for the stream: queued_losses are numbers when they are read.
 ///
 /// Shapes   as on<host> has them. Rows of logits may be longer than their number of classes (cross_entropy).
 /// Numerics in float, double for double; a row's exponentials of 16 bits have relative errors of 2^-21. Losses are
 ///          summed in double in an order that depends on their number alone. squared_error has the host's gradient, to
 ///          the bit.
 /// Bytes    8 bytes of scratch memory of the device a row.
-/// Errors   assertion_error (light) if the sizes do not fit; config_error (normal) for a target outside the classes,
-///          after the gradients of the other rows are written.
+/// Errors   assertion_error (light) if the sizes do not fit. When the losses are read: config_error (normal) for a
+///          target outside the classes; the gradients of the other rows are written.
 struct cuda_losses {
   template <class T>
   using view = tensor_view<T, cuda>;
@@ -54,8 +55,8 @@ struct cuda_losses {
   /// @param classes  of a row; 0: as many as its numbers. What a longer row has beyond them is not read, and becomes 0
   ///                 with the gradient.
   template <detail::cuda_float T>
-  static loss_sum cross_entropy(view<T> logits, view<std::int32_t const> targets, double weight, bool gradient,
-                                cross_entropy_terms const& terms = {}, std::int64_t classes = 0) {
+  static queued_losses cross_entropy(view<T> logits, view<std::int32_t const> targets, double weight, bool gradient,
+                                     cross_entropy_terms const& terms = {}, std::int64_t classes = 0) {
     if (targets.empty()) return {};
     auto const row = logits.size() / targets.size();
     detail::same_size("cross_entropy", logits.size(), targets.size() * row);
@@ -92,10 +93,10 @@ struct cuda_losses {
                                                  terms.smoothing, raw(peaks), raw(masses), raw(chosen)));
   }
   template <detail::cuda_float T>
-  static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_range part,
-                                     input<accumulate_t<T>> peaks, input<accumulate_t<T>> masses,
-                                     input<accumulate_t<T>> chosen, double weight, bool gradient,
-                                     cross_entropy_terms const& terms = {}) {
+  static queued_losses cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_range part,
+                                          input<accumulate_t<T>> peaks, input<accumulate_t<T>> masses,
+                                          input<accumulate_t<T>> chosen, double weight, bool gradient,
+                                          cross_entropy_terms const& terms = {}) {
     if (targets.empty()) return {};
     for (auto const size : {masses.size(), peaks.size(), chosen.size()})
       detail::same_size("cross_entropy_part", size, targets.size());
@@ -113,30 +114,27 @@ struct cuda_losses {
   /// Errors   config_error for a target outside of [0, 1], NaN among them.
   template <detail::cuda_float T, class Target>
   requires std::is_floating_point_v<std::remove_const_t<Target>>
-  static loss_sum binary_cross_entropy(view<T> dy, input<T> y, view<Target> targets, double weight) {
+  static queued_losses binary_cross_entropy(view<T> dy, input<T> y, view<Target> targets, double weight) {
     detail::same_size("binary_cross_entropy", y.size(), targets.size());
     if (!dy.empty()) detail::same_size("binary_cross_entropy", dy.size(), y.size());
     auto const columns = y.extent(1);
-    if (y.empty()) return {0, y.extent(0)};
-    auto const found = compared("binary_cross_entropy", y.size(), [&](double* parts, cuda_kernels::loss_numbers* out) {
-      return cuda_kernels::binary_cross_entropy(cuda::stream(), dtype_of<T>, dy.empty() ? nullptr : raw(dy), raw(y),
-                                                dtype_of<std::remove_const_t<Target>>, raw(targets), y.size(),
-                                                weight / static_cast<double>(columns), parts, out);
-    });
-    if (found.first_refused != 0) {
-      auto const at = static_cast<std::int64_t>(~found.first_refused);
-      static_cast<void>(logistic_loss(0, static_cast<double>(number(targets, at))));  // throws
-    }
-    return {found.sum / static_cast<double>(columns), y.extent(0)};
+    if (y.empty()) return loss_sum{0, y.extent(0)};
+    return compared("binary_cross_entropy", y.size(), y.extent(0), static_cast<double>(columns),
+                    [&](double* parts, cuda_kernels::loss_numbers* out) {
+                      return cuda_kernels::binary_cross_entropy(
+                          cuda::stream(), dtype_of<T>, dy.empty() ? nullptr : raw(dy), raw(y),
+                          dtype_of<std::remove_const_t<Target>>, raw(targets), y.size(),
+                          weight / static_cast<double>(columns), parts, out);
+                    });
   }
 
   /// The sum over rows of the mean over columns of (y - target)^2; dy = weight * d(sum)/dy, unless dy is empty.
   /// Shapes   y, dy, targets (n, C) or (n). dy may be y.
   template <detail::cuda_float T>
-  static loss_sum squared_error(view<T> dy, input<T> y, view<float const> targets, double weight) {
+  static queued_losses squared_error(view<T> dy, input<T> y, view<float const> targets, double weight) {
     return squared_error_of(dy, y, targets, weight);
   }
-  static loss_sum squared_error(view<double> dy, view<double const> y, view<double const> targets, double weight) {
+  static queued_losses squared_error(view<double> dy, view<double const> y, view<double const> targets, double weight) {
     return squared_error_of<double>(dy, y, targets, weight);
   }
 
@@ -155,54 +153,37 @@ struct cuda_losses {
     call.terms = terms;
     return call;
   }
-  // Runs `launch` with memory for the losses of `n` parts, and returns what it leaves for the host.
+  // Runs `launch` with memory for the losses of `n` parts, and for the numbers that it leaves for the host.
   template <class Launch>
-  static cuda_kernels::loss_numbers summed(char const* who, std::int64_t n, Launch&& launch) {
+  static queued_losses summed(char const* who, std::int64_t n, std::int64_t rows, double columns, std::int64_t classes,
+                              Launch&& launch) {
     auto* const losses = static_cast<double*>(detail::cuda_scratch(who, static_cast<std::size_t>(n) * sizeof(double)));
-    return detail::cuda_result<cuda_kernels::loss_numbers, 1>(
-        who, [&](cuda_kernels::loss_numbers* out) { return launch(losses, out); })[0];
+    return {who, rows, columns, classes, [&](cuda_kernels::loss_numbers* out) { return launch(losses, out); }};
   }
   template <class Launch>
-  static cuda_kernels::loss_numbers compared(char const* who, std::int64_t n, Launch&& launch) {
-    return summed(who, cuda_kernels::parts_of_comparison(n), launch);
+  static queued_losses compared(char const* who, std::int64_t n, std::int64_t rows, double columns, Launch&& launch) {
+    return summed(who, cuda_kernels::parts_of_comparison(n), rows, columns, 0, launch);
   }
   template <class Launch>
-  static loss_sum finished(cuda_kernels::cross_entropy_call& call, std::int64_t classes, Launch&& launch) {
-    auto const found = summed("cross_entropy", call.rows, [&](double* losses, cuda_kernels::loss_numbers* out) {
-      call.losses = losses;
-      call.out = out;
-      return launch();
-    });
-    if (found.first_refused != 0 && asserts(assertion_level::normal)) {
-      auto const row = static_cast<std::int64_t>(~found.first_refused);
-      auto const target = number(view<std::int32_t const>(call.targets, shape{call.rows}), row);
-      throw config_error(
-          text("trireme::ops::cross_entropy: target ", target, " is outside of ", how_many(classes, "class")));
-    }
-    auto const left_out = static_cast<std::int64_t>(found.left_out);
-    return {found.sum, call.rows - left_out, left_out};
-  }
-  // One number of the device, for a sentence about it.
-  template <class T>
-  static std::remove_const_t<T> number(view<T> x, std::int64_t index) {
-    std::remove_const_t<T> one;
-    detail::expect_cuda("read",
-                        ::cudaMemcpyAsync(&one, raw(x) + index, sizeof one, cudaMemcpyDeviceToHost, cuda::stream()));
-    cuda::finish();
-    return one;
+  static queued_losses finished(cuda_kernels::cross_entropy_call& call, std::int64_t classes, Launch&& launch) {
+    return summed("cross_entropy", call.rows, call.rows, 1, classes,
+                  [&](double* losses, cuda_kernels::loss_numbers* out) {
+                    call.losses = losses;
+                    call.out = out;
+                    return launch();
+                  });
   }
   template <class T, class Target>
-  static loss_sum squared_error_of(view<T> dy, input<T> y, view<Target const> targets, double weight) {
+  static queued_losses squared_error_of(view<T> dy, input<T> y, view<Target const> targets, double weight) {
     if (y.empty()) return {};
     detail::same_size("squared_error", y.size(), targets.size());
     if (!dy.empty()) detail::same_size("squared_error", dy.size(), y.size());
     auto const rows = y.rank() == 0 ? 1 : y.extent(0);
     auto const columns = static_cast<double>(y.size() / rows);
-    auto const found = compared("squared_error", y.size(), [&](double* parts, cuda_kernels::loss_numbers* out) {
+    return compared("squared_error", y.size(), rows, columns, [&](double* parts, cuda_kernels::loss_numbers* out) {
       return cuda_kernels::squared_error(cuda::stream(), dtype_of<T>, dy.empty() ? nullptr : raw(dy), raw(y),
                                          dtype_of<Target>, raw(targets), y.size(), 2 * weight / columns, parts, out);
     });
-    return {found.sum / columns, rows};
   }
 };
 

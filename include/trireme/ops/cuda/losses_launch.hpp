@@ -14,8 +14,10 @@ using handle = void*;
 /// What the kernels of a loss leave for the host, in device memory that is zero before.
 struct loss_numbers {
   double sum;
-  unsigned long long left_out;       ///< rows that do not count
-  unsigned long long first_refused;  ///< the complement of the number of the first target that is refused; 0: none
+  unsigned long long left_out;  ///< rows that do not count
+  /// Of the first target that is refused: the complement of the low 32 bits of its number, and below them the 32 bits
+  /// of the target, an int32 or (rounded away from 0 and 1) a float; 0: none.
+  unsigned long long first_refused;
 };
 
 /// A call of the kernels of a cross entropy: logits (rows, row_length), of which the first `classes` of each row count.

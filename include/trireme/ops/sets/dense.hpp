@@ -37,8 +37,8 @@ namespace trireme::ops {
 //     copy_columns(y, to, x, from, columns)                y[row, to + c] = x[row, from + c], converted
 //     copy_blocks(y, places, x, places, extents)           blocks of rows, from their places in x to those in y
 //   losses of rows; dy or logits become `weight` times the gradient
-//     cross_entropy(logits (n, V), targets (n), weight, gradient, terms) -> loss_sum
-//     squared_error(dy, y, targets, weight), binary_cross_entropy(dy, y, targets, weight) -> loss_sum
+//     cross_entropy(logits (n, V), targets (n), weight, gradient, terms) -> losses_in<Space>
+//     squared_error(dy, y, targets, weight), binary_cross_entropy(dy, y, targets, weight) -> losses_in<Space>
 //
 // Numerics sums in the accumulate type; a row's result does not depend on the other rows, and sums over rows have their
 //          order. Random numbers depend on the site alone.
@@ -88,9 +88,9 @@ concept activates = requires(typename V::y y, typename V::x x, dropout_site cons
 template <class K, class V, class Space>
 concept scores = requires(typename V::y y, typename V::x x, typename V::tokens targets,
                           tensor_view<float const, Space> numbers, cross_entropy_terms const& terms) {
-  { K::cross_entropy(y, targets, 1.0, true, terms) } -> std::same_as<loss_sum>;
-  { K::squared_error(y, x, numbers, 1.0) } -> std::same_as<loss_sum>;
-  { K::binary_cross_entropy(y, x, numbers, 1.0) } -> std::same_as<loss_sum>;
+  { K::cross_entropy(y, targets, 1.0, true, terms) } -> std::same_as<losses_in<Space>>;
+  { K::squared_error(y, x, numbers, 1.0) } -> std::same_as<losses_in<Space>>;
+  { K::binary_cross_entropy(y, x, numbers, 1.0) } -> std::same_as<losses_in<Space>>;
 };
 template <class K, class V, class Space>
 concept computes_layers = multiplies<K, V, Space> && attends<K, V, Space> && normalises<K, V> && embeds<K, V> &&
