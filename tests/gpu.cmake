@@ -33,29 +33,35 @@ if(TARGET trireme::cuda)
     # ops::on<cuda> and trainings with it: the same stand-in, whose streams run the kernels' source in the stand-in for
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*_test.cpp)
-    add_executable(simt.cuda ${sources} ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/network_kernels.cpp)
-    target_link_libraries(simt.cuda PRIVATE
-      trireme_simulated_cuda ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
-    foreach(source IN LISTS sources)
+    set(trainings ${sources})
+    list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|training)_test\\.cpp$")
+    list(REMOVE_ITEM trainings ${sources})
+    add_library(simt_kernel_tests OBJECT EXCLUDE_FROM_ALL ${sources})
+    target_link_libraries(simt_kernel_tests PUBLIC
+      trireme_cuda_stand_in ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
+    add_executable(simt.cuda ${trainings} simt/cuda/network_kernels.cpp)
+    target_link_libraries(simt.cuda PRIVATE simt_kernel_tests trireme_simulated_cuda)
+    foreach(source IN LISTS sources trainings)
       cmake_path(GET source STEM name)
       string(REGEX REPLACE "_test$" "" name ${name})
       trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
     endforeach()
-    # The tests of single kernels once more under the sanitizers, which know the simulator's threads: they find races,
-    # and reads and writes past an end. Those of attention take ten minutes there, and are left to be run by hand.
+    # The tests of single kernels once more with kernels that are compiled for the sanitizers, which know the
+    # simulator's threads: they find races, and reads and writes past an end. The tests themselves and the stand-in have
+    # one thread, and are the objects of simt.cuda. Kernels of attention take ten minutes, and are left to be run by
+    # hand.
     if(TRIREME_SANITIZED_TESTS)
-      list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|training)_test\\.cpp$")
-      get_target_property(simulated trireme_simulated_cuda SOURCES)
       foreach(sanitizer IN ITEMS thread address)
-        add_executable(simt.cuda.${sanitizer} ${sources} ${simulated})
+        add_executable(simt.cuda.${sanitizer} simt/cuda/kernels.cpp)
         target_compile_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
         target_link_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
-        target_include_directories(simt.cuda.${sanitizer} SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
-        target_link_libraries(simt.cuda.${sanitizer} PRIVATE trireme::trireme trireme_warnings trireme_catch_main)
+        target_link_libraries(simt.cuda.${sanitizer} PRIVATE
+          simt_kernel_tests $<TARGET_OBJECTS:trireme_cuda_stand_in>)
         # Without the frames kept after a return: before GCC 12.4 they are aligned to 32 bytes, and AVX-512 wants 64.
         trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 600 LABELS simt PROPERTIES PROCESSORS 2
                          COMMAND ${CMAKE_COMMAND} -E env ASAN_OPTIONS=detect_stack_use_after_return=0
+                                 TRIREME_TEST_SANITIZED=${sanitizer}
                                  $<TARGET_FILE:simt.cuda.${sanitizer}> "~[attention]")
       endforeach()
     endif()

@@ -105,8 +105,8 @@ TEST_CASE("a cross entropy and its gradient on a device are the host's", "[losse
   });
 }
 
-#if !defined(__SANITIZE_THREAD__)  // whose blocks are smaller
 TEST_CASE("rows longer than the registers of a block have the same cross entropy", "[losses]") {
+  if (sanitizer() == "thread") return;  // blocks are smaller there
   compare_rows<double>({1, 17001, 17003, 1}, {2, 0.1, 1e-3}, true);
   compare_rows<float>({1, 33000, 33000, 0}, {}, true);
   if (!large) return;
@@ -114,7 +114,6 @@ TEST_CASE("rows longer than the registers of a block have the same cross entropy
   compare_rows<float16>({300, 50257, 50257, 0}, {}, true);
   compare_rows<bfloat16>({30, 150001, 150016, 0}, {}, true);
 }
-#endif
 
 TEST_CASE("a cross entropy on a device keeps large logits, and passes NaN and infinity on", "[losses]") {
   std::vector<float> logits{1e4F, -1e4F, 9e3F, 0, -3e38F, 3e38F, 2, 1, 0};

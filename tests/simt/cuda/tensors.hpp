@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -22,6 +24,12 @@ inline constexpr bool large = true;
 #else
 inline constexpr bool large = false;
 #endif
+
+/// The sanitizer that the kernels are compiled for: "thread" or "address"; empty: none. Shapes may be fewer then.
+[[nodiscard]] inline std::string_view sanitizer() {
+  auto const* const given = std::getenv("TRIREME_TEST_SANITIZED");
+  return given == nullptr ? "" : given;
+}
 
 using kernels = trireme::ops::on<trireme::cuda>;
 
