@@ -39,5 +39,9 @@ std::unique_ptr<any_trainer> make_bf16_on_device(preset const&, language_model c
                                                  comm::any_world&) {
   return refused();
 }
+std::unique_ptr<any_trainer> make_fp16_on_device(preset const&, language_model const&, optimizer_choice const&,
+                                                 comm::any_world&) {
+  return refused();
+}
 
 #endif

@@ -17,3 +17,6 @@ void expect_device(std::string const& device);
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16_on_device(preset const&, language_model const&,
                                                                         optimizer_choice const&,
                                                                         trireme::comm::any_world&);
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp16_on_device(preset const&, language_model const&,
+                                                                        optimizer_choice const&,
+                                                                        trireme::comm::any_world&);

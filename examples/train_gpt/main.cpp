@@ -115,8 +115,6 @@ struct plan {
         saved_options(given.to_json()) {
     static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16"}));
     static_cast<void>(given.choice("device", {"cpu", "cuda", "simt"}));
-    if (on_device() && precision == "fp16")
-      throw config_error(trireme::text("--precision fp16 is not offered with --device ", device, "; take bf16"));
     if (on_device()) expect_device(device);
     model.validate();
     if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
@@ -240,9 +238,9 @@ class run {
         words_(tokens),
         held_out_(text.held_out(most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
-        trainer_((what.on_device()           ? (what.precision == "fp32" ? make_fp32_on_device : make_bf16_on_device)
-                  : what.precision == "fp32" ? make_fp32
-                  : what.precision == "bf16" ? make_bf16
+        trainer_((what.precision == "fp32"   ? (what.on_device() ? make_fp32_on_device : make_fp32)
+                  : what.precision == "bf16" ? (what.on_device() ? make_bf16_on_device : make_bf16)
+                  : what.on_device()         ? make_fp16_on_device
                                              : make_fp16)(what.policies, what.model, what.optimizer, world)),
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {

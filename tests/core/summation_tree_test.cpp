@@ -39,6 +39,12 @@ std::string by_runs(std::int64_t leaves, std::int64_t runs) {
   REQUIRE(outer.size() == 1);
   return outer[0];
 }
+/// The number of brackets around a leaf.
+int brackets(std::int64_t first, std::int64_t last, std::int64_t leaf) {
+  if (last - first == 1) return 0;
+  auto const middle = first + tree_split(last - first);
+  return 1 + (leaf < middle ? brackets(first, middle, leaf) : brackets(middle, last, leaf));
+}
 
 }  // namespace
 
@@ -64,4 +70,14 @@ TEST_CASE("a stack of partial sums has at most the height of the tree", "[core]"
     CHECK(most == log2 + 1);
     CHECK(height == 1);
   }
+}
+
+TEST_CASE("the depth of a leaf is the number of its brackets, and no more than the height of a full tree", "[core]") {
+  bool right = true;
+  for (std::int64_t leaves = 1; leaves <= 256; ++leaves)
+    for (std::int64_t i = 0; i < leaves; ++i) {
+      auto const depth = tree_depth(leaves, i);
+      right = right && depth == brackets(0, leaves, i) && (std::int64_t{1} << depth) < 2 * leaves;
+    }
+  CHECK(right);
 }

@@ -89,12 +89,37 @@ TEST_CASE("terms combined by the kernel have the host's bits") {
   check_type<std::uint8_t>(cuda_element::u8);
 }
 
+TEST_CASE("pairwise sums formed by the kernel have the bits of the host's tree") {
+  auto const check_sums = []<class T>(cuda_element type, T) {
+    for (int const terms : {1, 2, 3, 4, 7, 8, 12})
+      for (std::size_t const n : {std::size_t{0}, std::size_t{1}, std::size_t{37}, std::size_t{300}})
+        for (std::size_t const shift : {0, 1})
+          check<T, reduction::pairwise>(type, cuda_reduction::pairwise, n, terms, shift);
+    check<T, reduction::pairwise>(type, cuda_reduction::pairwise, 4100, 5, 1);
+    for (int const terms : {255, 256}) check<T, reduction::pairwise>(type, cuda_reduction::pairwise, 21, terms, 0);
+  };
+  check_sums(cuda_element::f64, double{});
+  check_sums(cuda_element::f32, float{});
+  check_sums(cuda_element::bf16, bfloat16{});
+  check_sums(cuda_element::f16, float16{});
+  check_sums(cuda_element::i64, std::int64_t{});
+  check_sums(cuda_element::i32, std::int32_t{});
+  check_sums(cuda_element::u64, std::uint64_t{});
+  check_sums(cuda_element::u32, std::uint32_t{});
+  check_sums(cuda_element::i8, std::int8_t{});
+  check_sums(cuda_element::u8, std::uint8_t{});
+}
+
 TEST_CASE("an output may be a term, and too many terms are refused") {
   std::vector<float> a{1, 2, 3, 4, 5}, b{10, 20, 30, 40, 50};
   void const* terms[] = {a.data(), b.data()};
   void* outputs[] = {a.data()};
   REQUIRE(comm::detail::cuda_combine(cuda_element::f32, cuda_reduction::sum, outputs, 1, terms, 2, 5, 2, nullptr) == 0);
   CHECK(a == std::vector<float>{11, 22, 33, 44, 55});
+  void const* three[] = {b.data(), a.data(), b.data()};
+  REQUIRE(comm::detail::cuda_combine(cuda_element::f32, cuda_reduction::pairwise, outputs, 1, three, 3, 5, 1,
+                                     nullptr) == 0);
+  CHECK(a == std::vector<float>{31, 62, 93, 124, 155});
   CHECK(comm::detail::cuda_combine(cuda_element::f32, cuda_reduction::sum, outputs, 1, terms, 257, 5, 2, nullptr) != 0);
 }
 

@@ -28,6 +28,7 @@ static_assert(cuda_element_of(dtype::f32) == cuda_element::f32 && cuda_element_o
 [[nodiscard]] constexpr cuda_reduction cuda_reduction_of(reduction_kind op) noexcept {
   if (op == reduction_kind::max) return cuda_reduction::max;
   if (op == reduction_kind::min) return cuda_reduction::min;
+  if (op == reduction_kind::pairwise) return cuda_reduction::pairwise;
   return op == reduction_kind::mean ? cuda_reduction::mean : cuda_reduction::sum;
 }
 
@@ -40,7 +41,6 @@ namespace trireme::comm {
 template <std::derived_from<cuda> Space>
 struct space_kernels<Space> {
   static constexpr bool touchable = false;
-  [[nodiscard]] static constexpr bool combines(reduction_kind op) noexcept { return op != reduction_kind::pairwise; }
   static void copy(void* to, void const* from, std::size_t bytes) {
     if (bytes == 0 || to == from) return;
     expect_cuda(::cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::stream()),
@@ -49,8 +49,6 @@ struct space_kernels<Space> {
   template <class T, class Op>
   static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                       int divisor) {
-    if constexpr (std::is_same_v<Op, reduction::pairwise>)  // reached only by a single rank, which combines nothing
-      throw config_error("trireme::comm: CUDA memory has no kernel for pairwise sums; use reduction::sum");
     expect_cuda(static_cast<::cudaError_t>(detail::cuda_combine(
                     detail::cuda_element_of(dtype_of<T>), detail::cuda_reduction_of(reduction_of<Op>), outputs.data(),
                     static_cast<int>(outputs.size()), terms.data(), static_cast<int>(terms.size()), count, divisor,

@@ -1,6 +1,6 @@
 // The launch function of communicators in CUDA's language. A program that uses trireme::cuda compiles this file, with
 // the others that trireme/cuda.cu includes, once with nvcc (the target trireme::cuda does that), and otherwise includes
-// headers only. The kernel itself is in ops/cuda/combine.cuh.
+// headers only. The kernels themselves are in ops/cuda/combine.cuh.
 #include <cstdint>
 
 #include "trireme/comm/detail/cuda_kernels.hpp"
@@ -18,7 +18,8 @@ static_assert(static_cast<dtype>(cuda_element::f64) == dtype::f64 &&
 static_assert(static_cast<combination>(cuda_reduction::sum) == combination::sum &&
                   static_cast<combination>(cuda_reduction::max) == combination::max &&
                   static_cast<combination>(cuda_reduction::min) == combination::min &&
-                  static_cast<combination>(cuda_reduction::mean) == combination::mean,
+                  static_cast<combination>(cuda_reduction::mean) == combination::mean &&
+                  static_cast<combination>(cuda_reduction::pairwise) == combination::pairwise,
               "both lists have one order");
 
 int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count, void const* const* terms,

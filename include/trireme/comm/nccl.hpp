@@ -36,8 +36,8 @@ namespace trireme::comm {
 ///          at every step. With `.order = sum_order::ranks` sums are in rank order and rounded once, with the same bits
 ///          as comm::threads and comm::mpi: each rank collects its slice from all (size() slices of scratch memory),
 ///          reduces it with kernels of this library, and sends it to all. The same number of bytes travels, without
-///          NCCL's rings and trees. NCCL also decides what max and min give for NaN and for zeros of both signs, unless
-///          the order is that of the ranks.
+///          NCCL's rings and trees. Sums with reduction::pairwise are always formed that way. NCCL also decides what
+///          max and min give for NaN and for zeros of both signs, unless the order is that of the ranks.
 /// Errors   launch throws config_error if there is no device for this rank, comm_error if the ranks have not met by the
 ///          deadline.
 struct nccl {
@@ -118,8 +118,7 @@ class nccl_world : public collectives<nccl_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
-    return (std::derived_from<Space, cuda> || touchable<Space>)&&op != reduction_kind::pairwise &&
-           op != reduction_kind::own;
+    return (std::derived_from<Space, cuda> || touchable<Space>)&&op != reduction_kind::own;
   }
   void run(command const& it) {
     auto pending = start(it);

@@ -32,4 +32,16 @@ namespace trireme {
   return merges;
 }
 
+/// The number of branches between the root of the tree over [0, n) and leaf i; at most k for n up to 2^k.
+[[nodiscard]] constexpr int tree_depth(std::int64_t n, std::int64_t i) noexcept {
+  int depth = 0;
+  std::int64_t first = 0;
+  std::int64_t last = n;
+  for (; last - first > 1; ++depth) {
+    auto const middle = first + tree_split(last - first);
+    (i < middle ? last : first) = middle;
+  }
+  return depth;
+}
+
 }  // namespace trireme

@@ -136,6 +136,7 @@ void combine(comm::detail::cuda_reduction op, std::span<void* const> outputs, st
   using enum comm::detail::cuda_reduction;
   if (op == max) return comm::detail::combine<reduction::max, T>(outputs, terms, count, divisor);
   if (op == min) return comm::detail::combine<reduction::min, T>(outputs, terms, count, divisor);
+  if (op == pairwise) return comm::detail::combine<reduction::pairwise, T>(outputs, terms, count, divisor);
   if constexpr (!std::is_integral_v<T>)
     if (op == mean) return comm::detail::combine<reduction::mean, T>(outputs, terms, count, divisor);
   comm::detail::combine<reduction::sum, T>(outputs, terms, count, divisor);

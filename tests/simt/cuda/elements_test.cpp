@@ -1,4 +1,4 @@
-// Dropout and copies of blocks in CUDA memory, against those of the host.
+// Dropout, copies of blocks and pairwise sums in CUDA memory, against those of the host.
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -8,6 +8,7 @@
 #include "tensors.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/host/reductions.hpp"
 #include "trireme/ops/sets/dense.hpp"
 #include "trireme/precision/fp16.hpp"
 #include "trireme/precision/precision.hpp"
@@ -81,6 +82,43 @@ TEST_CASE("dropout of parts of samples on a device drops the host's numbers", "[
       CHECK(same(there.here(), y));
     }
   });
+}
+
+TEST_CASE("pairwise sums on a device have the bits of the host's tree", "[elements]") {
+  auto const check = []<class T>(T) {
+    for (std::int64_t const count : {1, 2, 3, 4, 7, 8})
+      for (auto const& [size, shift] : {std::array<std::int64_t, 2>{0, 0}, {1, 3}, {77, 0}, {1101, 1}}) {
+        CAPTURE(dtype_of<T>, count, size, shift);
+        std::vector<std::vector<T>> x;
+        std::vector<shifted<T>> there;
+        std::vector<tensor_view<T const, cuda>> terms;
+        std::vector<tensor_view<T const>> host_terms;
+        for (std::int64_t i = 0; i < count; ++i) {
+          auto& own = x.emplace_back(static_cast<std::size_t>(size));
+          if constexpr (std::is_integral_v<T>)  // sums wrap
+            for (std::size_t at = 0; at < own.size(); ++at)
+              own[at] = static_cast<T>(mix(at + static_cast<std::size_t>(i) * 9973));
+          else
+            own = numbers<T>(size, static_cast<std::uint64_t>(i));
+          there.emplace_back(own, shift);
+        }
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          terms.push_back(there[i].view);
+          host_terms.push_back(tensor_view<T const>(x[i]));
+        }
+        std::vector<T> sums(static_cast<std::size_t>(size));
+        shifted<T> const to(sums, shift);
+        tensor_view<T, cuda> const outputs[] = {to.view, there[0].view};  // one is a term
+        tensor_view<T> const host_outputs[] = {tensor_view(sums)};
+        kernels::reduce(std::span<tensor_view<T, cuda> const>(outputs), terms, reduction::pairwise{});
+        ops::host_reductions::reduce(std::span<tensor_view<T> const>(host_outputs), host_terms, reduction::pairwise{});
+        CHECK(to.here() == sums);
+        CHECK(there[0].here() == sums);
+      }
+  };
+  for_types(check);
+  check(std::int64_t{}), check(std::uint64_t{}), check(std::int32_t{}), check(std::uint32_t{});
+  check(std::int8_t{}), check(std::uint8_t{});
 }
 
 TEST_CASE("blocks of rows are copied on a device as on the host", "[elements]") {

@@ -46,10 +46,23 @@ TEST_CASE("a GPT in CUDA memory: zero", "[gpt]") {
   expect_the_hosts_training("zero<2>", 3, model, moving, parallel::zero<2>{}, precision::fp32{}, words, 1e-5);
   expect_the_hosts_training("zero<3>", 2, model, moving, parallel::zero<3>{}, precision::fp32{}, words, 1e-5);
 }
-TEST_CASE("a GPT in CUDA memory: bfloat16, and AdamW", "[gpt]") {
+TEST_CASE("a GPT in CUDA memory: bfloat16, float16, and AdamW", "[gpt]") {
   compare("bf16", parallel::data{}, {}, 2e-2, precision::bf16{});
+  compare("fp16", parallel::data{}, {}, 3e-3, precision::fp16{.first_scale = 1024});
   expect_the_hosts_training("AdamW", 2, model, optim::adamw{.learning_rate = 1e-3, .epsilon = 1e-4, .clip = 1.0},
                             parallel::data{}, precision::fp32{}, words, 1e-4);
+}
+TEST_CASE("a GPT in CUDA memory: a reproducible training has the same weights on 1, 2 and 4 ranks", "[gpt]") {
+  auto dropping = model;
+  dropping.dropout = 0.2;
+  parallel::zero<2> const strategy{.reproducible = true};
+  settings const how{.steps = 3, .batch = 4, .micro_batches = 4};
+  auto const alone = train<cuda>(1, dropping, moving, strategy, precision::fp32{}, words, how);
+  for (int const ranks : {2, 4}) {
+    INFO(ranks << " ranks");
+    CHECK(train<cuda>(ranks, dropping, moving, strategy, precision::fp32{}, words, how).weights == alone.weights);
+  }
+  CHECK(distance(alone, train<host>(1, dropping, moving, strategy, precision::fp32{}, words, how)) <= 1e-5);
 }
 TEST_CASE("a GPT in CUDA memory: dropout drops the same numbers as in host memory", "[gpt]") {
   auto dropping = model;

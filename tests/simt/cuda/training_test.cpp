@@ -1,5 +1,6 @@
-// A plain model with kernels of its own trains in CUDA memory: in the stand-in for CUDA's runtime, whose streams run
-// the kernels' source in the stand-in for a GPU's threads. What comes out has the bits of a training in host memory.
+// A plain model with kernels of its own, and a model in units, train in CUDA memory: in the stand-in for CUDA's
+// runtime, whose streams run the kernels' source in the stand-in for a GPU's threads. What comes out has the bits of a
+// training in host memory.
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -105,6 +106,68 @@ class network_model {
   network::batch now_{};
 };
 
+/// y = tanh(x A) B, as one unit of kernels that have the host's bits.
+struct narrow_unit {
+  friend bool operator==(narrow_unit const&, narrow_unit const&) = default;
+
+  template <class Env>
+  class instance {
+    using kernels = ops::on<typename Env::space>;
+    using view = tensor_view<float, typename Env::space>;
+    using input = tensor_view<float const, typename Env::space>;
+    static constexpr auto no = ops::transposed::no, yes = ops::transposed::yes;
+
+   public:
+    struct saved {
+      view h, bent, dy;
+    };
+    explicit instance(narrow_unit const&) {
+      a_.info = {"a", {1, network::hidden}, {initial::distribution::normal, 1.5}};
+      b_.info = {"b", {network::hidden, 1}, {initial::distribution::normal, 0.5}};
+    }
+    void visit(auto&& each) { each(a_), each(b_); }
+
+    view forward(pass<Env>& pass, saved& kept, view) {
+      auto const n = pass.batch.count();
+      kept = {pass.take({n, network::hidden}), pass.take({n, network::hidden}), pass.take({n, 1})};
+      kernels::small_product(kept.h, column(pass.batch.inputs), no, matrix(a_), no);
+      kernels::activate(kept.bent, kept.h, ops::activation::tanh);
+      kernels::small_product(kept.dy, kept.bent, no, matrix(b_), no);
+      kernels::accumulate(kept.dy, column(pass.batch.targets), -1.0);
+      std::vector<float> errors(static_cast<std::size_t>(n));
+      kernels::download(std::span<float>(errors), kept.dy);
+      for (auto const each : errors) pass.loss.sum += static_cast<double>(each) * static_cast<double>(each);
+      pass.loss.count += n;
+      kernels::scale(kept.dy, 2 * pass.weight);
+      return {};
+    }
+    view backward(pass<Env>& pass, saved& kept, view) {
+      add_product(pass, b_, kept.bent, kept.dy);
+      auto const dh = pass.scratch.template take<float>(kept.h.extents());
+      kernels::small_product(dh, kept.dy, no, matrix(b_), yes);
+      kernels::activate_backward(dh, dh, kept.h, ops::activation::tanh);
+      add_product(pass, a_, column(pass.batch.inputs), dh);
+      return {};
+    }
+
+   private:
+    static view matrix(parameter<Env> const& it) { return it.value.reshaped(it.info.extents); }
+    static input column(auto const& numbers) { return numbers.template as<float>().reshaped({numbers.size(), 1}); }
+    static void add_product(pass<Env>& pass, parameter<Env>& to, input left, view right) {  // left^T right
+      auto const product = pass.scratch.template take<float>(to.info.extents);
+      kernels::small_product(product, left, yes, right, no);
+      kernels::add(to.gradient.flat(), product.flat());
+    }
+    parameter<Env> a_, b_;
+  };
+};
+struct narrow_model {
+  using policy_category = slot::model;
+  friend bool operator==(narrow_model const&, narrow_model const&) = default;
+  [[nodiscard]] friend std::string to_string(narrow_model const&) { return "narrow_model"; }
+  void units(auto&& emit) const { emit(narrow_unit{}); }
+};
+
 struct outcome {
   std::uint64_t hash = 0;
   double first_loss = 0, last_loss = 0;
@@ -113,40 +176,49 @@ struct outcome {
 struct part {
   std::int64_t stop_after = -1;
   std::string load{}, save{};
+  std::int64_t micro_batches = 0;
 };
 
 auto const sine = data::function([](float x) { return std::sin(3 * x); }, {.samples = 96});
 optim::adamw const clipped{.learning_rate = 0.02, .weight_decay = 0.1, .clip = 0.5};
 optim::sgd const moving{.learning_rate = 0.05, .momentum = 0.9};
 
-template <class Space, class World, class Strategy, class Optimizer>
+template <class Model, class World, class Strategy, class Optimizer>
 outcome train(World& world, Strategy const& strategy, Optimizer const& optimizer, part const& which) {
-  auto trainer = make_trainer(network_model<Space>{}, optimizer, world, strategy);
+  auto trainer = make_trainer(Model{}, optimizer, world, strategy);
   if (!which.load.empty()) trainer.load(which.load);
-  auto const report = trainer.fit(sine, {.steps = 12, .batch = 20, .stop_after = which.stop_after, .check_every = 5});
+  auto const report = trainer.fit(sine, {.steps = 12,
+                                         .batch = 20,
+                                         .micro_batches = which.micro_batches,
+                                         .stop_after = which.stop_after,
+                                         .check_every = 5});
   if (!which.save.empty()) trainer.save(which.save);
   return {trainer.state_hash(), report.first_loss, report.last_loss};
 }
 
-enum class where { host, threads, nccl };
+enum class where { host, threads, nccl, unordered_nccl };
+template <class>
+using in_units = narrow_model;
 
-template <class Strategy, class Optimizer = optim::adamw>
+template <template <class> class Model = network_model, class Strategy, class Optimizer = optim::adamw>
 outcome run(where at, int ranks, Strategy const& strategy, Optimizer const& optimizer = clipped,
             part const& which = {}) {
   watchdog const guard("a training in CUDA memory");
   std::vector<outcome> all(static_cast<std::size_t>(ranks));
   auto const mine = [&](auto& world) -> outcome& { return all[static_cast<std::size_t>(world.rank())]; };
-  if (at == where::nccl) {
-    comm::nccl const description{.deadline = std::chrono::seconds(30), .order = comm::sum_order::ranks};
-    stand_in::on_ranks(ranks, description,
-                       [&](comm::nccl_world& world) { mine(world) = train<cuda>(world, strategy, optimizer, which); });
+  if (at == where::nccl || at == where::unordered_nccl) {
+    comm::nccl const description{.deadline = std::chrono::seconds(30),
+                                 .order = at == where::nccl ? comm::sum_order::ranks : comm::sum_order::any};
+    stand_in::on_ranks(ranks, description, [&](comm::nccl_world& world) {
+      mine(world) = train<Model<cuda>>(world, strategy, optimizer, which);
+    });
   } else {
     launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(30)}, [&](auto& world) {
       if (at == where::host) {
-        mine(world) = train<host>(world, strategy, optimizer, which);
+        mine(world) = train<Model<host>>(world, strategy, optimizer, which);
       } else {
         auto there = comm::in_space<cuda>(world);
-        mine(world) = train<cuda>(there, strategy, optimizer, which);
+        mine(world) = train<Model<cuda>>(there, strategy, optimizer, which);
       }
     });
   }
@@ -181,6 +253,26 @@ TEST_CASE("a plain model in CUDA memory has the host's weights: zero<1>, with Ad
 }
 TEST_CASE("a plain model in CUDA memory has the host's weights: zero<2>, with SGD", "[training]") {
   has_the_hosts_bits(parallel::zero<2>{.bucket_bytes = 128}, moving);
+}
+
+TEST_CASE("a reproducible training in CUDA memory has the host's weights on 1, 2 and 4 ranks", "[training]") {
+  auto const weights = [](where at, int ranks, auto const& strategy) {
+    auto const done = run<in_units>(at, ranks, strategy, clipped, {.micro_batches = 8});
+    CHECK(done.last_loss < done.first_loss);
+    return done.hash;
+  };
+  parallel::data const data{.bucket_bytes = 128, .reproducible = true};
+  parallel::zero<2> const zero{.bucket_bytes = 128, .reproducible = true};
+  auto const expected = weights(where::threads, 1, data);
+  if (host_has_fma()) CHECK(weights(where::host, 1, data) == expected);
+  if (host_has_fma()) CHECK(weights(where::host, 4, data) == expected);
+  for (int const ranks : {1, 2, 4}) {
+    INFO(ranks << " ranks");
+    CHECK(weights(where::threads, ranks, data) == expected);
+    CHECK(weights(where::threads, ranks, zero) == expected);
+    CHECK(weights(where::unordered_nccl, ranks, data) == expected);
+  }
+  CHECK(weights(where::threads, 4, parallel::data{.bucket_bytes = 128}) != expected);  // another order of sums
 }
 
 TEST_CASE("a checkpoint goes from the host to a device and back", "[training]") {

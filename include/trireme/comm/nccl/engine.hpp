@@ -86,13 +86,17 @@ class nccl_issue {
         cuts_{it.what, it.element_bytes, size_, it.counts},
         stream_(where.launch().stream()) {
     bool const reduces = it.what.op != reduction_kind::none;
-    // NCCL's own mean divides by the number of its ranks.
-    bool const composed = it.what.op == reduction_kind::mean && it.divisor != 0 && it.divisor != size_;
-    if (composed && size_ > most_cuda_terms)
+    // NCCL's own mean divides by the number of its ranks, and its sums have no fixed tree.
+    bool const pairwise = it.what.op == reduction_kind::pairwise && size_ > 1;
+    bool const mean = it.what.op == reduction_kind::mean && it.divisor != 0 && it.divisor != size_;
+    if (mean && size_ > most_cuda_terms)
       throw config_error(text(nccl_who, ": a mean over ", how_many(it.divisor, "rank"), " on ", size_,
                               " ranks of NCCL; at most ", most_cuda_terms,
                               " are supported: use a sum, and divide afterwards"));
-    if (composed || (reduces && where.launch().ordered && size_ > 1))
+    if (pairwise && size_ > most_cuda_terms)
+      throw config_error(text(nccl_who, ": a pairwise sum on ", size_, " ranks of NCCL; at most ", most_cuda_terms,
+                              " are supported: use reduction::sum"));
+    if (pairwise || mean || (reduces && where.launch().ordered && size_ > 1))
       reduce_in_order(op, await);
     else if (reduces || it.what.kind == collective::barrier)
       reduce();
@@ -210,8 +214,8 @@ class nccl_issue {
     group.end();
   }
 
-  /// This rank collects its slice from all others and reduces it in rank order; then slices are sent where the
-  /// collective needs them.
+  /// This rank collects its slice from all others and reduces it in rank order, or in the tree over the ranks; then
+  /// slices are sent where the collective needs them.
   template <class Await>
   void reduce_in_order(nccl_operation& op, Await&& await) {
     auto const own = cuts_.owned(rank_);

@@ -6,13 +6,15 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/extremes.hpp"
+#include "trireme/core/summation_tree.hpp"
 #include "trireme/ops/cuda/device.hpp"
 #include "trireme/ops/cuda/launch.hpp"
 #include "trireme/ops/cuda/packs.cuh"
+#include "trireme/ops/cuda/types.cuh"
 
-// The kernel that combines the terms of several ranks in the order of the ranks. Its results have the bits of the
-// host's: sums of bfloat16 and float16 in float and rounded once, integers wrap, and max and min compare as
-// core/extremes.hpp says. (If a sum is NaN, its payload depends on the processor.)
+// The kernels that combine the terms of several ranks: in the order of the ranks, or as a sum in a fixed tree over
+// them. Their results have the bits of the host's: sums of bfloat16 and float16 in float and rounded once, integers
+// wrap, and max and min compare as core/extremes.hpp says. (If a sum is NaN, its payload depends on the processor.)
 
 namespace trireme::ops::detail::device {
 
@@ -103,6 +105,52 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+/// The most branches between the root of a tree of sums and a term.
+inline constexpr int most_tree_levels = 8;
+static_assert(most_terms <= 1 << most_tree_levels);
+
+/// The sum of the terms in the fixed tree over them (core/summation_tree.hpp).
+template <class T>
+struct sum_in_a_tree {
+  static constexpr int width = 16 / sizeof(T);
+
+  terms_and_outputs all;
+  std::uint8_t depth[most_terms];  ///< branches between the root and a term
+  std::uint8_t level[most_terms];  ///< the same for the topmost of the sums that end with this term
+
+  /// A sum waits at its level until the sum at its right is complete. Loops over levels are unrolled, so that sums that
+  /// wait are registers; all threads take the same branches.
+  template <int Width>
+  __device__ __forceinline__ void at(std::int64_t i) const {
+    using P = pack<T, Width>;
+    using total_type = decltype(wide(T{}));
+    total_type waiting[most_tree_levels][Width] = {};
+    total_type total[Width] = {};
+    for (int term = 0; term < all.term_count; ++term) {
+      P const next = *reinterpret_cast<P const*>(static_cast<T const*>(all.terms[term]) + i);
+      TRIREME_DEVICE_UNROLL
+      for (int v = 0; v < Width; ++v) total[v] = wide(next.values[v]);
+      int const from = depth[term];
+      int const to = level[term];
+      TRIREME_DEVICE_UNROLL
+      for (int d = most_tree_levels; d > 0; --d) {
+        if (d <= from && d > to) {
+          TRIREME_DEVICE_UNROLL
+          for (int v = 0; v < Width; ++v) total[v] = sum(waiting[d - 1][v], total[v]);
+        } else if (d == to) {
+          TRIREME_DEVICE_UNROLL
+          for (int v = 0; v < Width; ++v) waiting[d - 1][v] = total[v];
+        }
+      }
+    }
+    P result;
+    TRIREME_DEVICE_UNROLL
+    for (int v = 0; v < Width; ++v) result.values[v] = narrow<T>(total[v]);
+    for (int output = 0; output < all.output_count; ++output)
+      *reinterpret_cast<P*>(static_cast<T*>(all.outputs[output]) + i) = result;
+  }
+};
+
 /// The number of elements before all buffers are aligned to 16 bytes; `count` if they are never aligned together.
 template <class T>
 std::int64_t elements_before_packs(terms_and_outputs const& all, std::int64_t count) {
@@ -180,6 +228,24 @@ template <combination How>
   }
   return launch_refused;
 }
+/// Of at most two terms the tree is their order; integers wrap, so that sums in any order are equal.
+[[nodiscard]] inline int launch_pairwise(dtype of, terms_and_outputs const& all, std::int64_t count, void* stream) {
+  bool const is_float = of == dtype::f64 || of == dtype::f32 || of == dtype::bf16 || of == dtype::f16;
+  if (all.term_count <= 2 || !is_float) return launch_sum<combination::sum>(of, all, count, 1, stream);
+  return for_floats(of, [&]<class T>(T) {
+    constexpr int width = sum_in_a_tree<T>::width;
+    sum_in_a_tree<T> work{all, {}, {}};
+    pack_start start;
+    for (int i = 0; i < all.term_count; ++i) {
+      auto const depth = tree_depth(all.term_count, i);
+      work.depth[i] = static_cast<std::uint8_t>(depth);
+      work.level[i] = static_cast<std::uint8_t>(depth - tree_merges(all.term_count, i));
+      start.of<width>(static_cast<T const*>(all.terms[i]));
+    }
+    for (int i = 0; i < all.output_count; ++i) start.of<width>(static_cast<T const*>(all.outputs[i]));
+    return launch_elements("sum_in_a_tree", work, start, count, stream);
+  });
+}
 /// cuda_kernels::combine(); communicators call it, too.
 [[nodiscard]] inline int launch_combination(dtype of, combination op, void* const* outputs, int output_count,
                                             void const* const* terms, int term_count, std::int64_t count, int divisor,
@@ -200,6 +266,8 @@ template <combination How>
       return launch_choice<combination::max>(of, all, count, stream);
     case combination::min:
       return launch_choice<combination::min>(of, all, count, stream);
+    case combination::pairwise:
+      return launch_pairwise(of, all, count, stream);
   }
   return launch_refused;
 }

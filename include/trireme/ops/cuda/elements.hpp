@@ -49,11 +49,14 @@ template <>
 inline constexpr bool combined_by_cuda<reduction::max> = true;
 template <>
 inline constexpr bool combined_by_cuda<reduction::min> = true;
+template <>
+inline constexpr bool combined_by_cuda<reduction::pairwise> = true;
 template <class Op>
-inline constexpr auto cuda_combination = std::is_same_v<Op, reduction::mean>  ? cuda_kernels::combination::mean
-                                         : std::is_same_v<Op, reduction::max> ? cuda_kernels::combination::max
-                                         : std::is_same_v<Op, reduction::min> ? cuda_kernels::combination::min
-                                                                              : cuda_kernels::combination::sum;
+inline constexpr auto cuda_combination = std::is_same_v<Op, reduction::mean>       ? cuda_kernels::combination::mean
+                                         : std::is_same_v<Op, reduction::max>      ? cuda_kernels::combination::max
+                                         : std::is_same_v<Op, reduction::min>      ? cuda_kernels::combination::min
+                                         : std::is_same_v<Op, reduction::pairwise> ? cuda_kernels::combination::pairwise
+                                                                                   : cuda_kernels::combination::sum;
 
 /// Updates of this thread that wait to be queued together.
 class adamw_batch {
@@ -325,8 +328,9 @@ struct cuda_elements {
     for (std::size_t i = 0; i < more.size(); ++i) state[i] += more[i];
   }
 
-  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order; a mean is then divided by `divisor`. Sum,
-  /// mean, max and min; an output may be one of the terms. Errors   config_error for more than 256 terms, or outputs.
+  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order (reduction::pairwise: in the fixed tree over
+  /// the terms); a mean is then divided by `divisor`. An output may be one of the terms.
+  /// Errors   config_error for more than 256 terms, or outputs.
   template <class T, class Op = reduction::sum>
   requires(
       detail::combined_by_cuda<Op> &&
