@@ -30,6 +30,10 @@ std::map<void*, owned_block>& blocks() {
 std::size_t used_bytes(int device);
 void* new_block(size_t bytes, bool on_device);
 void forget_block(void* block);
+// Counts the waits of the host: a loop of queries of a stream ends when it is done. Those of an event are a loop if the
+// thread has asked for it twice in a row.
+cudaError_t counted_query(cudaStream_t it, bool done);
+cudaError_t counted_query(cudaEvent_t it, bool done);
 
 }  // namespace
 
@@ -96,9 +100,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t it) {
 cudaError_t cudaStreamQuery(cudaStream_t it) {
   std::lock_guard const lock(world_lock());
   of(it).go_on();
-  if (!of(it).queue.empty()) return cudaErrorNotReady;
-  ++counts().host_waits;  // a loop of queries ends here
-  return cudaSuccess;
+  return counted_query(it, of(it).queue.empty());
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t it, cudaEvent_t before, unsigned) {
   std::lock_guard const lock(world_lock());
@@ -122,13 +124,7 @@ cudaError_t cudaEventRecord(cudaEvent_t it, cudaStream_t on) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t it) {
   std::lock_guard const lock(world_lock());
-  auto& last = *of(it).last;
-  if (!last.is_done()) {
-    last.waited_for = true;
-    return cudaErrorNotReady;
-  }
-  if (std::exchange(last.waited_for, false)) ++counts().host_waits;
-  return cudaSuccess;
+  return counted_query(it, of(it).last->is_done());
 }
 cudaError_t cudaMemcpyAsync(void* to, void const* from, size_t bytes, cudaMemcpyKind, cudaStream_t on) {
   if (bytes >= size_t{1} << 40) return cudaErrorInvalidValue;
@@ -286,10 +282,7 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t on) {
     std::free(it);
   });
   forget_block(block);
-  queue(on, [kept = std::move(kept)]() mutable {
-    kept.reset();
-    return true;
-  });
+  queue_kernel(on, [kept = std::move(kept)]() mutable { kept.reset(); });
   return cudaSuccess;
 }
 
@@ -315,5 +308,16 @@ void* new_block(size_t bytes, bool on_device) {
   return block;
 }
 void forget_block(void* block) { blocks().erase(block); }
+
+cudaError_t counted_query(cudaStream_t, bool done) {
+  if (done) ++counts().host_waits;
+  return done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t counted_query(cudaEvent_t it, bool done) {
+  thread_local cudaEvent_t asked_last = nullptr;
+  if (done && asked_last == it) ++counts().host_waits;
+  asked_last = done ? nullptr : it;
+  return done ? cudaSuccess : cudaErrorNotReady;
+}
 
 }  // namespace

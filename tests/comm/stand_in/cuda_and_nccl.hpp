@@ -37,7 +37,7 @@ inline int devices = 4;
 struct call_counts {
   std::atomic<std::int64_t> device_allocations{0};  ///< cudaMalloc, and from pools
   std::atomic<std::int64_t> pinned_allocations{0};  ///< cudaMallocHost
-  std::atomic<std::int64_t> host_waits{0};          ///< for a stream, or for an event that was not ready
+  std::atomic<std::int64_t> host_waits{0};          ///< for a stream, or for an event by several queries
 };
 inline call_counts& counts() {
   static call_counts all;
@@ -90,7 +90,6 @@ struct event {
   struct record {
     bool done = true;
     stream* on = nullptr;
-    bool waited_for = false;
     bool is_done() {
       if (!done) on->go_on();
       return done || on->queue.empty();  // an aborted stream has dropped its work
