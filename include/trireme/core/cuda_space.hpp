@@ -215,9 +215,10 @@ class cuda_pools {
 ///
 /// Bytes    allocate() takes memory of the device at once (cudaMalloc), and deallocate() waits for the device, since
 ///          collectives and the ranks of comm::threads use a tensor on other streams than its owner's. A training
-///          allocates in its first step only. Memory from a pool that is freed in the order of a stream
-///          (cudaMallocAsync) has none of that safety, and NCCL could not read it from another device of the process;
-///          the scratch memory of kernels, which one stream alone uses, is of that kind (detail::cuda_stream_memory).
+///          allocates in its first step only. Memory of a pool that is freed in the order of one stream
+///          (cudaMallocAsync) has none of that safety, and other devices of the process, from which NCCL may read, may
+///          not read it until that is granted. So only the scratch memory of kernels, which one stream alone uses, is
+///          of that kind (detail::cuda_stream_memory).
 /// Threads  thread-safe.
 /// Errors   device_memory_error (a std::bad_alloc) if the device's memory is used up, otherwise comm_error with CUDA's
 ///          error message.

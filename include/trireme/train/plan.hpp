@@ -77,7 +77,7 @@ struct training_plan {
   [[nodiscard]] int rank() const noexcept { return sent.rank; }
   /// What the ranks of the device hold, if all hold as much as this one.
   [[nodiscard]] std::int64_t bytes_on_device() const noexcept { return ranks_on_device * memory.total(); }
-  /// Whether the device has that much. A plan leaves out what CUDA, cuBLASLt and communicators need, about 1 GB.
+  /// Whether the device has that much. A plan leaves out what CUDA and its libraries hold.
   [[nodiscard]] bool fits() const noexcept { return device_bytes == 0 || bytes_on_device() <= device_bytes; }
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
     std::uint64_t sum = 0;
