@@ -179,7 +179,8 @@ struct plan {
             .moments = static_cast<double>(optimizer.least_moments()),
             .each_has_all = policies.parallel.cuts_nothing() &&
                             policies.parallel.samples() == parallel_choice::splits_samples::data,
-            .on_device = on_device()};
+            .on_device = on_device(),
+            .simulated = device == "simt"};
   }
 };
 

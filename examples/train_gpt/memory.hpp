@@ -27,12 +27,13 @@ struct memory_need {
   double moments = 2;         ///< moments of the optimizer per parameter
   bool each_has_all = false;  ///< each rank trains the whole model, with all of the optimizer's state
   bool on_device = false;     ///< it trains in the memory of a device, which the ranks here share
+  bool simulated = false;     ///< that memory is this machine's
 
   /// Lower bounds for any strategy: a run that fits is never refused.
   [[nodiscard]] double least_bytes() const {
     double const evaluation = 4 * parameters * ranks_here;  // every rank's copy of the model that is written to disk
     double const units = 16384 * layers * ranks_here;       // half of a block's type-erased parts, however small
-    return evaluation + units + (on_device ? 0 : training_bytes());
+    return evaluation + units + (on_device && !simulated ? 0 : training_bytes());
   }
   [[nodiscard]] double least_device_bytes() const { return on_device ? training_bytes() : 0; }
 

@@ -135,9 +135,9 @@ TEST_CASE("scratch memory of kernels grows in the order of the stream, without a
   })
       .join();
 
-  stand_in::has_pools = false;  // asked once for each device, and no other test uses this one
+  stand_in::has_pools = false;  // asked once for each device; no other test uses this one
   std::thread([] {
-    REQUIRE(::cudaSetDevice(3) == cudaSuccess);
+    REQUIRE(::cudaSetDevice(63) == cudaSuccess);
     auto const used = used_bytes();
     for (std::size_t const bytes : {std::size_t{256}, std::size_t{512}}) {
       CHECK(ops::detail::cuda_scratch("test", bytes) != nullptr);
