@@ -2,6 +2,8 @@
 
 #ifdef TRAIN_GPT_CUDA
 #include <cuda_runtime.h>
+
+#include "trireme/core/cuda_space.hpp"
 #endif
 
 using namespace trireme;
@@ -19,6 +21,8 @@ void expect_device(std::string const& device) {
                           code == cudaSuccess ? "CUDA finds no device" : ::cudaGetErrorString(code),
                           "); take --device cpu"));
 }
+std::size_t device_bytes() { return cuda::device_bytes(); }
+void remember_device_plan(double bytes) { cuda::remember_plan(static_cast<std::size_t>(bytes)); }
 
 #else
 
@@ -31,6 +35,8 @@ std::unique_ptr<any_trainer> refused() {
 }  // namespace
 
 void expect_device(std::string const&) { (void)refused(); }
+std::size_t device_bytes() { return 0; }
+void remember_device_plan(double) {}
 std::unique_ptr<any_trainer> make_fp32_on_device(preset const&, language_model const&, optimizer_choice const&,
                                                  comm::any_world&) {
   return refused();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,10 @@
 
 /// Throws config_error if this program cannot compute on a `device`, or there is none.
 void expect_device(std::string const& device);
+/// The memory of that device in bytes; 0 if it is not known.
+[[nodiscard]] std::size_t device_bytes();
+/// What the calling thread's rank will hold there at least, for the message if the memory is used up.
+void remember_device_plan(double bytes);
 
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp32_on_device(preset const&, language_model const&,
                                                                         optimizer_choice const&,

@@ -176,7 +176,9 @@ struct plan {
             .ranks_here = static_cast<double>(here),
             .moments = static_cast<double>(optimizer.least_moments()),
             .each_has_all = policies.parallel.cuts_nothing() &&
-                            policies.parallel.samples() == parallel_choice::splits_samples::data};
+                            policies.parallel.samples() == parallel_choice::splits_samples::data,
+            .on_device = on_device(),
+            .simulated = device == "simt"};
   }
 };
 
@@ -703,7 +705,9 @@ int train(options& given) {
   plan const what(given, model_choice::with_changes(given, chosen));
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
+  auto const of_device = what.on_device() ? device_bytes() : 0;
   expect_room(what.need(world_ranks, ranks_here, 0));
+  static_cast<void>(expect_device_room(what.need(world_ranks, ranks_here, 0), of_device));
   auto shards = what.shards;
   shards.vocabulary = tokens.vocabulary();
   auto text = what.has_shards() ? examine_shards(shards) : examine_text(what.text, what.runs, comm::reports(""));
@@ -711,7 +715,10 @@ int train(options& given) {
   auto const parts = what.has_shards()
                          ? run_text(cut_shards(shards, text, text_before, what.accept_new_text))
                          : run_text(cut_text(text, text_before, what.context, what.accept_new_text), tokens);
-  expect_room(what.need(world_ranks, ranks_here, parts.training().size()));
+  auto const need = what.need(world_ranks, ranks_here, parts.training().size());
+  expect_room(need);
+  if (auto const both = expect_device_room(need, of_device); !both.empty() && comm::reports(""))
+    std::fprintf(stderr, "%s\n", both.c_str());
   comm::recovery const again{
       .attempts = what.recover, .min_ranks = what.recover_ranks, .on_failure = [&](comm::recovered const& now) {
         if (now.rank != 0) return;
@@ -727,6 +734,7 @@ int train(options& given) {
                    trireme::text(trireme::how_many(text.bytes, what.has_shards() ? "token" : "byte"),
                                  " with the SHA-256 ", text.sha256),
                    tokens.of_what());
+    if (what.on_device()) remember_device_plan(need.least_device_bytes() / need.ranks_here);
     auto saving = world.duplicate(what.save_deadline);
     auto held = lock(what, saving);
     plan now = what;
@@ -759,6 +767,9 @@ int main(int argc, char** argv) {
     }
     asked::listen(comm::reports(""));
     return train(given);
+  } catch (device_memory_error const& problem) {
+    if (comm::reports(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());
+    return 1;
   } catch (std::bad_alloc const&) {
     if (comm::reports("")) {
       std::fprintf(stderr,

@@ -26,15 +26,24 @@ struct memory_need {
   double ranks_here = 1;      ///< of them on this machine
   double moments = 2;         ///< moments of the optimizer per parameter
   bool each_has_all = false;  ///< each rank trains the whole model, with all of the optimizer's state
+  bool on_device = false;     ///< it trains in the memory of a device, which the ranks here share
+  bool simulated = false;     ///< that memory is this machine's
 
-  /// A lower bound for any strategy: a run that fits is never refused.
+  /// Lower bounds for any strategy: a run that fits is never refused.
   [[nodiscard]] double least_bytes() const {
-    auto const copies = each_has_all ? ranks_here : ranks_here / ranks;
-    double const training = (8 + 4 * moments) * parameters * copies;  // values, gradients and moments in float
     double const evaluation = 4 * parameters * ranks_here;  // every rank's copy of the model that is written to disk
     double const units = 16384 * layers * ranks_here;       // half of a block's type-erased parts, however small
+    return evaluation + units + (on_device && !simulated ? 0 : training_bytes());
+  }
+  [[nodiscard]] double least_device_bytes() const { return on_device ? training_bytes() : 0; }
+
+ private:
+  // In bfloat16 too: its values and gradients take as much with the values in float that are updated.
+  [[nodiscard]] double training_bytes() const {
+    auto const copies = each_has_all ? ranks_here : ranks_here / ranks;
+    double const state = (8 + 4 * moments) * parameters * copies;  // values, gradients and moments in float
     double const activations = 16 * sequences * context * channels * layers * ranks_here / ranks;
-    return training + evaluation + units + activations;
+    return state + activations;
   }
 };
 
@@ -106,4 +115,18 @@ inline void expect_room(memory_need const& need) {
       " on this machine, which has ", detail::readable_bytes(*left),
       " left; choose fewer --layers, --channels, --context, --experts or --ranks, "
       "or more --micro-batches"));
+}
+/// The same for the memory of a device; `bytes` is 0 if it is not known.
+/// @returns a sentence with both numbers; empty if there is no device, or it is not known what it has.
+inline std::string expect_device_room(memory_need const& need, std::size_t bytes) {
+  if (!need.on_device || bytes == 0) return {};
+  auto const least = need.least_device_bytes();
+  auto const has = static_cast<double>(bytes);
+  auto const numbers = trireme::text("training a model of ", fmt::format("{:.3g}", need.parameters),
+                                     " parameters takes at least ", detail::readable_bytes(least),
+                                     " of the device's memory for ", trireme::how_many(need.ranks_here, "rank"),
+                                     " on it, and the device has ", detail::readable_bytes(has));
+  if (least <= has) return numbers;
+  throw trireme::config_error(
+      trireme::text(numbers, "; choose fewer --layers, --channels, --context or --experts, or more --micro-batches"));
 }

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
@@ -108,6 +111,100 @@ class cuda_watches {
   std::vector<std::weak_ptr<watch const>> all_;
 };
 
+/// The pools of memory for kernels' scratch, one a device. What is freed stays in the pool, so that memory that grows
+/// from call to call asks the driver seldom.
+class cuda_pools {
+ public:
+  [[nodiscard]] static cuda_pools& of_process() {
+    static auto* const all = new cuda_pools;  // never destroyed: threads that end later give memory back
+    return *all;
+  }
+  /// The pool of a device; nullptr where its driver has none (some virtual GPUs).
+  [[nodiscard]] ::cudaMemPool_t of_device(int device) {
+    std::lock_guard const lock(mutex_);
+    auto const at = static_cast<std::size_t>(device);
+    if (at >= of_device_.size()) of_device_.resize(at + 1);
+    auto& found = of_device_[at];
+    if (!std::exchange(found.asked, true)) found.pool = make(device);
+    return found.pool;
+  }
+  /// Gives the device what its pool holds and nobody uses.
+  void trim(int device) noexcept {
+    std::lock_guard const lock(mutex_);
+    auto const at = static_cast<std::size_t>(device);
+    if (at < of_device_.size() && of_device_[at].pool != nullptr) (void)::cudaMemPoolTrimTo(of_device_[at].pool, 0);
+  }
+
+ private:
+  struct place {
+    bool asked = false;
+    ::cudaMemPool_t pool = nullptr;
+  };
+  static ::cudaMemPool_t make(int device) {
+    int supported = 0;
+    ::cudaMemPoolProps of{};
+    of.allocType = cudaMemAllocationTypePinned;  // in CUDA's words: memory that stays on its device
+    of.location.type = cudaMemLocationTypeDevice;
+    of.location.id = device;
+    ::cudaMemPool_t pool = nullptr;
+    if (::cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device) != cudaSuccess ||
+        supported == 0 || ::cudaMemPoolCreate(&pool, &of) != cudaSuccess) {
+      (void)::cudaGetLastError();
+      return nullptr;
+    }
+    std::uint64_t kept = ~std::uint64_t{0};
+    (void)::cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept);
+    // No stream waits for another's free: that one may wait for a collective that this one's rank has yet to join.
+    int never = 0;
+    (void)::cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &never);
+    return pool;
+  }
+
+  std::mutex mutex_;
+  std::vector<place> of_device_;
+};
+
+/// What the last plan of this thread's rank foresaw, in bytes; 0: none.
+[[nodiscard]] inline std::size_t& cuda_planned_bytes() noexcept {
+  thread_local std::size_t bytes = 0;
+  return bytes;
+}
+
+/// The error of an allocation that this thread's device has no memory for.
+[[nodiscard]] inline device_memory_error out_of_cuda_memory(std::string_view who, std::size_t asked) {
+  (void)::cudaGetLastError();
+  device_memory_state now{.asked = asked, .planned = cuda_planned_bytes()};
+  int device = 0;
+  (void)::cudaGetDevice(&device);
+  if (::cudaMemGetInfo(&now.free, &now.total) != cudaSuccess) {
+    (void)::cudaGetLastError();
+    now.free = now.total = 0;
+  }
+  auto sentence = text(who, ": no memory for ", how_many(asked, "byte"), " on device ", device);
+  if (now.total > 0) sentence += text(", which has ", now.free, " of ", how_many(now.total, "byte"), " free");
+  if (now.planned > 0)
+    sentence += text(" (the plan of this rank foresaw at least ", how_many(now.planned, "byte"), ")");
+  sentence += "; take a smaller batch, more micro-batches or nn::checkpointed, or shard by parallel::zero";
+  return {sentence, now};
+}
+
+/// Memory of the device that is allocated at once. If the device has none left, the pool of scratch gives back first.
+/// Errors   device_memory_error, or comm_error with CUDA's message.
+[[nodiscard]] inline void* cuda_allocate(std::string_view who, std::size_t bytes) {
+  void* block = nullptr;
+  auto code = ::cudaMalloc(&block, bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)::cudaGetLastError();
+    int device = 0;
+    (void)::cudaGetDevice(&device);
+    cuda_pools::of_process().trim(device);
+    code = ::cudaMalloc(&block, bytes);
+  }
+  if (code == cudaErrorMemoryAllocation) throw out_of_cuda_memory(who, bytes);
+  expect_cuda(code, text(who, ": allocating ", how_many(bytes, "byte")));
+  return block;
+}
+
 }  // namespace detail
 
 /// Memory of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 by default).
@@ -116,21 +213,21 @@ class cuda_watches {
 /// space is queued there: a collective begins when all work that its rank has queued before is done. If a tensor is
 /// written on another stream, wait for that stream first.
 ///
+/// Bytes    allocate() takes memory of the device at once (cudaMalloc), and deallocate() waits for the device, since
+///          collectives and the ranks of comm::threads use a tensor on other streams than its owner's. A training
+///          allocates in its first step only. Memory of a pool that is freed in the order of one stream
+///          (cudaMallocAsync) has none of that safety, and other devices of the process, from which NCCL may read, may
+///          not read it until that is granted. So only the scratch memory of kernels, which one stream alone uses, is
+///          of that kind (detail::cuda_stream_memory).
 /// Threads  thread-safe.
-/// Errors   std::bad_alloc if the device's memory is used up, otherwise comm_error with CUDA's error message.
+/// Errors   device_memory_error (a std::bad_alloc) if the device's memory is used up, otherwise comm_error with CUDA's
+///          error message.
 struct cuda {
   static constexpr std::string_view name = "cuda";
   static constexpr std::size_t alignment = 256;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
-    void* block = nullptr;
-    auto const code = ::cudaMalloc(&block, bytes == 0 ? 1 : bytes);
-    if (code == cudaErrorMemoryAllocation) {
-      (void)::cudaGetLastError();
-      throw std::bad_alloc();
-    }
-    detail::expect_cuda(code, text("trireme::cuda: allocating ", how_many(bytes, "byte")));
-    return block;
+    return detail::cuda_allocate("trireme::cuda", bytes == 0 ? 1 : bytes);
   }
   /// Waits first for this thread's stream if that waits for collectives (cudaFree would wait for them without a
   /// deadline).
@@ -166,7 +263,80 @@ struct cuda {
       return true;
     });
   }
+
+  /// All memory of this thread's device; 0 if CUDA does not say, or there is no device.
+  [[nodiscard]] static std::size_t device_bytes() noexcept {
+    std::size_t free = 0, total = 0;
+    if (::cudaMemGetInfo(&free, &total) == cudaSuccess) return total;
+    (void)::cudaGetLastError();
+    return 0;
+  }
+  /// What a plan foresees that this thread's rank holds, for the sentence of device_memory_error. plan() calls it.
+  static void remember_plan(std::size_t bytes) noexcept { detail::cuda_planned_bytes() = bytes; }
 };
+
+namespace detail {
+
+/// Memory of the device that only work on one thread's stream uses: it is allocated and freed in the order of that
+/// stream, from the device's pool, so that nobody waits when it grows. Where the device has no pools it is ordinary
+/// memory. Its thread's stream must outlive it.
+class cuda_stream_memory {
+ public:
+  cuda_stream_memory() = default;
+  cuda_stream_memory(cuda_stream_memory&& other) noexcept { *this = std::move(other); }
+  cuda_stream_memory& operator=(cuda_stream_memory&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(stream_, other.stream_);
+    return *this;
+  }
+  ~cuda_stream_memory() { release(); }
+
+  [[nodiscard]] void* address() const noexcept { return address_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// At least that much on this thread's present device, without the contents of before.
+  /// Errors   device_memory_error; then it has no memory.
+  void replace(std::string_view who, std::size_t bytes) {
+    release();
+    int device = 0;
+    expect_cuda(::cudaGetDevice(&device), "trireme::cuda: asking for the device");
+    if (auto* const pool = cuda_pools::of_process().of_device(device); pool != nullptr) {
+      auto* const stream = cuda::stream();
+      auto code = ::cudaMallocFromPoolAsync(&address_, bytes, pool, stream);
+      if (code == cudaErrorMemoryAllocation) {  // perhaps what was freed is not yet free
+        (void)::cudaGetLastError();
+        cuda::finish();
+        cuda_pools::of_process().trim(device);
+        code = ::cudaMallocFromPoolAsync(&address_, bytes, pool, stream);
+      }
+      if (code != cudaSuccess) address_ = nullptr;
+      if (code == cudaErrorMemoryAllocation) throw out_of_cuda_memory(who, bytes);
+      expect_cuda(code, text(who, ": allocating ", how_many(bytes, "byte")));
+      stream_ = stream;
+    } else {
+      address_ = cuda_allocate(who, bytes);
+    }
+    bytes_ = bytes;
+  }
+
+ private:
+  void release() noexcept {
+    if (address_ == nullptr) return;
+    if (stream_ != nullptr)
+      (void)::cudaFreeAsync(address_, stream_);
+    else
+      cuda::deallocate(address_, bytes_);
+    address_ = nullptr;
+    bytes_ = 0;
+    stream_ = nullptr;
+  }
+
+  void* address_ = nullptr;
+  std::size_t bytes_ = 0;
+  ::cudaStream_t stream_ = nullptr;  // of its allocation; nullptr: not of a pool
+};
+
+}  // namespace detail
 
 /// The elements themselves, for kernels and communicators.
 template <class T>

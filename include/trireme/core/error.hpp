@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -63,6 +65,28 @@ struct io_error : error {
  private:
   std::string path_;
   int number_;
+};
+
+/// What is known when the memory of a device is used up, in bytes.
+struct device_memory_state {
+  std::size_t asked = 0;    ///< by the allocation that failed
+  std::size_t planned = 0;  ///< for all that the rank holds, by its last plan; 0: no plan is known
+  std::size_t free = 0;     ///< of the device
+  std::size_t total = 0;    ///< of the device; 0: its driver does not say
+};
+
+/// The memory of a device is used up. A std::bad_alloc, as in host memory, but its what() is one sentence with the
+/// numbers and what to do.
+class device_memory_error : public std::bad_alloc {
+ public:
+  device_memory_error(std::string const& sentence, device_memory_state const& state)
+      : sentence_(sentence), state_(state) {}
+  [[nodiscard]] char const* what() const noexcept override { return sentence_.what(); }
+  [[nodiscard]] device_memory_state const& state() const noexcept { return state_; }
+
+ private:
+  std::runtime_error sentence_;  // whose copies share the text, so that a copy does not throw
+  device_memory_state state_;
 };
 
 /// A file was read but is invalid. Carries the byte offset at which that was detected.

@@ -22,6 +22,8 @@ namespace trireme {
 //                               looks for each of them
 //   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
 //                               without it does all work at once
+//   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
+//   remember_plan(bytes)        (optional) what a plan foresees for the calling thread's rank; noexcept: for messages
 // Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
 
 /// Whether the CPU may read and write the elements of a space at their addresses.

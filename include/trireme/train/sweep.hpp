@@ -194,6 +194,8 @@ template <class Strategy, class Model, class Data, class World, class... Policie
     }
   } catch (comm_error const& error) {
     left_alone = error.what();
+  } catch (device_memory_error const& error) {
+    failed = error.what();
   } catch (std::bad_alloc const&) {
     failed = "trireme::sweep: not enough memory for this strategy";
   } catch (std::exception const& error) {

@@ -18,6 +18,23 @@ void queue(cudaStream_t on, work what) {
 
 thread_local int device_of_thread = 0;
 
+// Blocks that are allocated and not freed; under world_lock().
+struct owned_block {
+  int device = 0;
+  std::size_t bytes = 0;
+};
+std::map<void*, owned_block>& blocks() {
+  static std::map<void*, owned_block> all;
+  return all;
+}
+std::size_t used_bytes(int device);
+void* new_block(size_t bytes, bool on_device);
+void forget_block(void* block);
+// Counts the waits of the host: a loop of queries of a stream ends when it is done. Those of an event are a loop if the
+// thread has asked for it twice in a row.
+cudaError_t counted_query(cudaStream_t it, bool done);
+cudaError_t counted_query(cudaEvent_t it, bool done);
+
 }  // namespace
 
 void stand_in::queue_kernel(void* on, std::function<void()> kernel) {
@@ -49,21 +66,24 @@ cudaError_t cudaDeviceGetPCIBusId(char* bus, int size, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** block, size_t bytes) {
-  auto const whole = (bytes + 255) / 256 * 256;
-  *block = std::aligned_alloc(256, whole);
-  if (*block == nullptr) return cudaErrorMemoryAllocation;
-  std::memset(*block, 0xFF, whole);
-  return cudaSuccess;
+  ++counts().device_allocations;
+  *block = new_block(bytes, true);
+  return *block == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 // CUDA waits here for all work that was queued before. This keeps the memory until that work is done.
 cudaError_t cudaFree(void* block) {
   std::lock_guard const lock(world_lock());
+  forget_block(block);
   std::shared_ptr<void> const kept(block, &std::free);
   for (auto& each : streams())
     if (!each.queue.empty()) each.queue.push_back([kept] { return true; });
   return cudaSuccess;
 }
-cudaError_t cudaMallocHost(void** block, size_t bytes) { return cudaMalloc(block, bytes); }
+cudaError_t cudaMallocHost(void** block, size_t bytes) {
+  ++counts().pinned_allocations;
+  *block = new_block(bytes, false);
+  return *block == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
 cudaError_t cudaFreeHost(void* block) { return cudaFree(block); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* made, unsigned) {
@@ -80,7 +100,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t it) {
 cudaError_t cudaStreamQuery(cudaStream_t it) {
   std::lock_guard const lock(world_lock());
   of(it).go_on();
-  return of(it).queue.empty() ? cudaSuccess : cudaErrorNotReady;
+  return counted_query(it, of(it).queue.empty());
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t it, cudaEvent_t before, unsigned) {
   std::lock_guard const lock(world_lock());
@@ -104,7 +124,7 @@ cudaError_t cudaEventRecord(cudaEvent_t it, cudaStream_t on) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t it) {
   std::lock_guard const lock(world_lock());
-  return of(it).last->is_done() ? cudaSuccess : cudaErrorNotReady;
+  return counted_query(it, of(it).last->is_done());
 }
 cudaError_t cudaMemcpyAsync(void* to, void const* from, size_t bytes, cudaMemcpyKind, cudaStream_t on) {
   if (bytes >= size_t{1} << 40) return cudaErrorInvalidValue;
@@ -228,4 +248,76 @@ ncclResult_t ncclGroupEnd() {
   return ncclInProgress;
 }
 
+// --- memory of devices
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  *value = which == cudaDevAttrMemoryPoolsSupported && has_pools ? 1 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  std::lock_guard const lock(world_lock());
+  auto const used = used_bytes(device_of_thread);
+  *total = device_bytes();
+  *free = used < *total ? *total - used : 0;
+  return cudaSuccess;
+}
+// A pool keeps nothing: what is freed is free for all.
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* made, cudaMemPoolProps const*) {
+  static char only = 0;
+  *made = reinterpret_cast<cudaMemPool_t>(&only);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+// The memory belongs to its stream from here on: what another stream or the host had written there before the stream
+// comes so far is lost, and what any had left there after it is freed.
+cudaError_t cudaMallocFromPoolAsync(void** block, size_t bytes, cudaMemPool_t, cudaStream_t on) {
+  if (auto const code = cudaMalloc(block, bytes); code != cudaSuccess) return code;
+  return cudaMemsetAsync(*block, 0xFF, bytes, on);
+}
+cudaError_t cudaFreeAsync(void* block, cudaStream_t on) {
+  std::lock_guard const lock(world_lock());
+  std::shared_ptr<void> kept(block, [bytes = blocks().at(block).bytes](void* it) {
+    std::memset(it, 0xFF, bytes);
+    std::free(it);
+  });
+  forget_block(block);
+  queue_kernel(on, [kept = std::move(kept)]() mutable { kept.reset(); });
+  return cudaSuccess;
+}
+
 }  // extern "C"
+
+namespace {
+
+std::size_t used_bytes(int device) {
+  std::size_t sum = 0;
+  for (auto const& [address, each] : blocks())
+    if (each.device == device) sum += each.bytes;
+  return sum;
+}
+void* new_block(size_t bytes, bool on_device) {
+  std::lock_guard const lock(world_lock());
+  auto const whole = (bytes + 255) / 256 * 256;
+  auto const device = on_device ? device_of_thread : -1;
+  if (on_device && (whole > device_bytes() || used_bytes(device) > device_bytes() - whole)) return nullptr;
+  auto* const block = std::aligned_alloc(256, whole);
+  if (block == nullptr) return nullptr;
+  std::memset(block, 0xFF, whole);
+  blocks()[block] = {device, whole};
+  return block;
+}
+void forget_block(void* block) { blocks().erase(block); }
+
+cudaError_t counted_query(cudaStream_t, bool done) {
+  if (done) ++counts().host_waits;
+  return done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t counted_query(cudaEvent_t it, bool done) {
+  thread_local cudaEvent_t asked_last = nullptr;
+  if (done && asked_last == it) ++counts().host_waits;
+  asked_last = done ? nullptr : it;
+  return done ? cudaSuccess : cudaErrorNotReady;
+}
+
+}  // namespace

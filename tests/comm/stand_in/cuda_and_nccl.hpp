@@ -4,6 +4,8 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -30,6 +32,28 @@ namespace stand_in {
 
 /// How many there are; all have the same memory.
 inline int devices = 4;
+
+/// What a program has asked of CUDA since it began, for tests that count.
+struct call_counts {
+  std::atomic<std::int64_t> device_allocations{0};  ///< cudaMalloc, and from pools
+  std::atomic<std::int64_t> pinned_allocations{0};  ///< cudaMallocHost
+  std::atomic<std::int64_t> host_waits{0};          ///< for a stream, or for an event by several queries
+};
+inline call_counts& counts() {
+  static call_counts all;
+  return all;
+}
+/// The memory of a device in bytes: an allocation beyond it fails. STAND_IN_DEVICE_BYTES in the environment is the
+/// number at first, or 64 GiB.
+inline std::atomic<std::size_t>& device_bytes() {
+  static std::atomic<std::size_t> bytes{[] {
+    auto const* const asked = std::getenv("STAND_IN_DEVICE_BYTES");
+    return asked == nullptr ? std::size_t{64} << 30 : static_cast<std::size_t>(std::strtoull(asked, nullptr, 10));
+  }()};
+  return bytes;
+}
+/// Whether devices have pools of memory; set it before the first allocation from one.
+inline std::atomic<bool> has_pools{true};
 
 /// Work tries; it is done when it says so.
 using work = std::function<bool()>;

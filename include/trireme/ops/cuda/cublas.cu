@@ -186,7 +186,9 @@ class library {
     if (code != cudaSuccess) {
       (void)::cudaGetLastError();
       workspace_ = nullptr;
-      return outcome_of("cudaMalloc", code);
+      auto outcome = outcome_of("cudaMalloc", code);
+      if (code == cudaErrorMemoryAllocation) outcome.no_memory_for = workspace_bytes_;
+      return outcome;
     }
     return {};
   }

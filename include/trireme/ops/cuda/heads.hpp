@@ -43,10 +43,6 @@ class cuda_rotations {
   cuda_rotations() = default;
   cuda_rotations(cuda_rotations const&) = delete;
   cuda_rotations& operator=(cuda_rotations const&) = delete;
-  ~cuda_rotations() {
-    for (auto const& each : tables_)
-      if (each.address != nullptr) cuda::deallocate(each.address, each.bytes);
-  }
   [[nodiscard]] static cuda_rotations& of_thread() {
     (void)cuda::stream();  // made first, so it ends after the memory that it copies from
     thread_local cuda_rotations all;
@@ -56,19 +52,15 @@ class cuda_rotations {
   template <class A>
   [[nodiscard]] A const* find(wanted const& what) {
     for (auto const& each : tables_)
-      if (each.address != nullptr && each.of == what) return static_cast<A const*>(each.address);
+      if (each.memory.address() != nullptr && each.of == what) return static_cast<A const*>(each.memory.address());
     auto& oldest = tables_[next_];
     next_ = (next_ + 1) % tables_.size();
     auto const made = values<A>(what);
     auto const bytes = made.size() * sizeof(A);
-    if (bytes > oldest.bytes || oldest.of.device != what.device) {
-      if (oldest.address != nullptr) cuda::deallocate(oldest.address, oldest.bytes);
-      oldest = {};
-      oldest.address = cuda::allocate(bytes);
-      oldest.bytes = bytes;
-    }
+    bool const fits = bytes <= oldest.memory.bytes() && oldest.of.device == what.device;
     oldest.of = {};  // until it is filled
-    auto* const to = static_cast<A*>(oldest.address);
+    if (!fits) oldest.memory.replace("trireme::ops: a table of rotations in CUDA memory", bytes);
+    auto* const to = static_cast<A*>(oldest.memory.address());
     cuda_elements::upload(tensor_view<A, cuda>(to, shape{static_cast<std::int64_t>(made.size())}), made);
     oldest.of = what;
     return to;
@@ -83,8 +75,7 @@ class cuda_rotations {
  private:
   struct kept {
     wanted of{};
-    void* address = nullptr;
-    std::size_t bytes = 0;
+    trireme::detail::cuda_stream_memory memory;
   };
   std::array<kept, 8> tables_{};
   std::size_t next_ = 0;

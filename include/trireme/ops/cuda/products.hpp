@@ -33,10 +33,14 @@ namespace detail {
 }
 
 /// Queues a product. False if cuBLASLt has no algorithm for it.
-/// Errors   comm_error with the message of the call that failed, and the shapes.
+/// Errors   comm_error with the message of the call that failed, and the shapes; device_memory_error if the device has
+///          no memory for the workspace of products.
 inline bool queue_product(char const* who, cuda_kernels::product_call const& call) {
   using state = cuda_kernels::product_outcome::state;
   auto const outcome = cuda_kernels::multiply(cuda::stream(), call);
+  if (outcome.no_memory_for > 0)
+    throw trireme::detail::out_of_cuda_memory(text("trireme::ops::", who, " in CUDA memory: the workspace of products"),
+                                              outcome.no_memory_for);
   if (outcome.is == state::failed) {
     throw comm_error(text("trireme::ops::", who, " in CUDA memory: ", outcome.call, " failed: ", outcome.reason,
                           "; the product is ", to_string(call)));

@@ -68,8 +68,9 @@ struct product_outcome {
     failed,
   };
   state is = state::queued;
-  char const* call = "";    ///< the function that has failed
-  char const* reason = "";  ///< its message
+  char const* call = "";          ///< the function that has failed
+  char const* reason = "";        ///< its message
+  std::size_t no_memory_for = 0;  ///< bytes of the device that were asked for, if its memory is used up
 };
 
 /// Queues a product. Sums are formed in float, or in double for double, never in TF32.

@@ -57,13 +57,6 @@ inline void expect_cuda(char const* who, int code) {
 /// Memory of the device that kernels of one thread share, one block a device: it grows and is kept.
 class cuda_scratch_memory {
  public:
-  cuda_scratch_memory() = default;
-  cuda_scratch_memory(cuda_scratch_memory const&) = delete;
-  cuda_scratch_memory& operator=(cuda_scratch_memory const&) = delete;
-  ~cuda_scratch_memory() {
-    for (auto const& each : of_device_)
-      if (each.address != nullptr) cuda::deallocate(each.address, each.bytes);
-  }
   [[nodiscard]] static void* of_thread(char const* who, std::size_t bytes) {
     (void)cuda::stream();  // made first, so it ends after the memory that its kernels write
     thread_local cuda_scratch_memory all;
@@ -72,26 +65,18 @@ class cuda_scratch_memory {
     auto const at = static_cast<std::size_t>(device);
     if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
     auto& found = all.of_device_[at];
-    if (bytes > found.bytes) {
-      if (found.address != nullptr) cuda::deallocate(found.address, found.bytes);  // CUDA waits for kernels that use it
-      found = {};
-      found.address = cuda::allocate(bytes);
-      found.bytes = bytes;
-    }
-    return found.address;
+    if (bytes > found.bytes()) found.replace(text("trireme::ops::", who, " in CUDA memory"), bytes);
+    return found.address();
   }
 
  private:
-  struct block {
-    void* address = nullptr;
-    std::size_t bytes = 0;
-  };
-  std::vector<block> of_device_;
+  std::vector<trireme::detail::cuda_stream_memory> of_device_;
 };
 /// Device memory of this thread, aligned as cuda::allocate aligns: for kernels queued on its stream before its next
-/// call of this function, which may return the same memory or free it. Its contents are not set.
+/// call of this function, which may return the same memory or free it in the order of the stream. Its contents are not
+/// set. No other stream may use it, so a collective may not either.
 ///
-/// Errors   std::bad_alloc if the device's memory is used up.
+/// Errors   device_memory_error (a std::bad_alloc) if the device's memory is used up.
 [[nodiscard]] inline void* cuda_scratch(char const* who, std::size_t bytes) {
   return cuda_scratch_memory::of_thread(who, bytes);
 }
@@ -124,7 +109,7 @@ class cuda_results {
     auto const at = static_cast<std::size_t>(device);
     if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
     auto& found = all.of_device_[at];
-    if (found.on_device == nullptr) expect_cuda(who, ::cudaMalloc(&found.on_device, 2 * bytes));
+    if (found.on_device == nullptr) found.on_device = cuda::allocate(2 * bytes);
     if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, 2 * bytes));
     return found;
   }
