@@ -45,7 +45,7 @@ if(TARGET trireme::cuda)
     # The tests of single kernels once more under the sanitizers, which know the simulator's threads: they find races,
     # and reads and writes past an end. Those of attention take ten minutes there, and are left to be run by hand.
     if(TRIREME_SANITIZED_TESTS)
-      list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|training)_test\\.cpp$")
+      list(FILTER sources EXCLUDE REGEX "/(gpt|models|vision|compressed|training)_test\\.cpp$")
       get_target_property(simulated trireme_simulated_cuda SOURCES)
       foreach(sanitizer IN ITEMS thread address)
         add_executable(simt.cuda.${sanitizer} ${sources} ${simulated})
