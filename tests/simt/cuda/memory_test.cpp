@@ -22,9 +22,9 @@ nn::gpt const model{.vocabulary = 23, .context = 8, .layers = 2, .heads = 2, .ch
 ordered_words const words{model.context, model.vocabulary};
 optim::adamw const moving{.learning_rate = 1e-3, .epsilon = 1e-4, .clip = 1.0};
 
-/// The most waits of the host in a step after the first, of one rank: for the loss, and for the norm of the gradient.
-/// Lower it when a step waits less.
-constexpr std::int64_t most_waits_of_a_step = 2;
+/// The most waits of the host in a step after the first, of one rank: for the norm of the gradient, and with it for the
+/// loss.
+constexpr std::int64_t most_waits_of_a_step = 1;
 
 /// What a step asked of CUDA, over all ranks.
 struct asked {
@@ -88,7 +88,7 @@ std::size_t used_bytes() {
 
 }  // namespace
 
-TEST_CASE("a step after the first takes no memory of the device, and waits twice", "[memory]") {
+TEST_CASE("a step after the first takes no memory of the device, and waits once", "[memory]") {
   auto const check = [](std::string const& what, std::vector<asked> const& steps, std::int64_t most_waits,
                         std::size_t first = 1) {
     INFO(what);
@@ -103,7 +103,7 @@ TEST_CASE("a step after the first takes no memory of the device, and waits twice
   };
   check("fp32", steps_of(1, parallel::data{}, precision::fp32{}), most_waits_of_a_step);
   check("bf16", steps_of(1, parallel::data{}, precision::bf16{}), most_waits_of_a_step);
-  check("two micro-batches", steps_of(1, parallel::data{}, precision::fp32{}, 2), most_waits_of_a_step + 1);
+  check("two micro-batches", steps_of(1, parallel::data{}, precision::fp32{}, 2), most_waits_of_a_step);
   constexpr std::int64_t any = 1'000'000;
   check("two threads", steps_of(2, parallel::data{}, precision::fp32{}), any, 2);
   std::vector<asked> over_nccl;

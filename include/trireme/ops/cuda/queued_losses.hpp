@@ -32,7 +32,7 @@ class loss_memory {
   explicit loss_memory(char const* who) {
     constexpr auto bytes = calls * sizeof(cuda_kernels::loss_numbers);
     expect_cuda(who, ::cudaGetDevice(&device_));
-    expect_cuda(who, ::cudaMalloc(&on_device_, bytes));
+    on_device_ = cuda::allocate(bytes);
     expect_cuda(who, ::cudaMallocHost(&on_host_, bytes));
   }
   loss_memory(loss_memory const&) = delete;
