@@ -42,10 +42,16 @@ if(TARGET trireme::cuda)
       trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
     endforeach()
+    # Trainings once more in orders that streams and threads allow besides that of the other tests.
+    foreach(order IN ITEMS 1 2 4)
+      trireme_add_test(simt.training.order${order} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
+                       COMMAND ${CMAKE_COMMAND} -E env TRIREME_SIMT_ORDER=${order} $<TARGET_FILE:simt.cuda>
+                               "[training]")
+    endforeach()
     # The tests of single kernels once more under the sanitizers, which know the simulator's threads: they find races,
     # and reads and writes past an end. Those of attention take ten minutes there, and are left to be run by hand.
     if(TRIREME_SANITIZED_TESTS)
-      list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|training)_test\\.cpp$")
+      list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|streams|training)_test\\.cpp$")
       get_target_property(simulated trireme_simulated_cuda SOURCES)
       foreach(sanitizer IN ITEMS thread address)
         add_executable(simt.cuda.${sanitizer} ${sources} ${simulated})
