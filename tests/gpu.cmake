@@ -34,7 +34,7 @@ if(TARGET trireme::cuda)
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*_test.cpp)
     set(trainings ${sources})
-    list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|training|memory|vision)_test\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/(compressed|gpt|memory|models|streams|training|vision)_test\\.cpp$")
     list(REMOVE_ITEM trainings ${sources})
     add_library(simt_kernel_tests OBJECT EXCLUDE_FROM_ALL ${sources})
     target_link_libraries(simt_kernel_tests PUBLIC
@@ -46,6 +46,12 @@ if(TARGET trireme::cuda)
       string(REGEX REPLACE "_test$" "" name ${name})
       trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
+    endforeach()
+    # Trainings once more in orders that streams and threads allow besides that of the other tests.
+    foreach(order IN ITEMS 1 2 4)
+      trireme_add_test(simt.training.order${order} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
+                       COMMAND ${CMAKE_COMMAND} -E env TRIREME_SIMT_ORDER=${order} $<TARGET_FILE:simt.cuda>
+                               "[training]")
     endforeach()
     # The tests of single kernels once more with kernels that are compiled for the sanitizers, which know the
     # simulator's threads: they find races, and reads and writes past an end. The tests themselves and the stand-in have

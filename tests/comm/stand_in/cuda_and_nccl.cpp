@@ -2,6 +2,7 @@
 #include "cuda_and_nccl.hpp"
 
 #include <atomic>
+#include <thread>
 
 using namespace stand_in;
 
@@ -10,11 +11,6 @@ namespace {
 stream& of(cudaStream_t it) { return *reinterpret_cast<stream*>(it); }
 event& of(cudaEvent_t it) { return *reinterpret_cast<event*>(it); }
 communicator& of(ncclComm_t it) { return *reinterpret_cast<communicator*>(it); }
-
-void queue(cudaStream_t on, work what) {
-  std::lock_guard const lock(world_lock());
-  of(on).queue.push_back(std::move(what));
-}
 
 thread_local int device_of_thread = 0;
 
@@ -30,15 +26,43 @@ std::map<void*, owned_block>& blocks() {
 std::size_t used_bytes(int device);
 void* new_block(size_t bytes, bool on_device);
 void forget_block(void* block);
-// Counts the waits of the host: a loop of queries of a stream ends when it is done. Those of an event are a loop if the
-// thread has asked for it twice in a row.
-cudaError_t counted_query(cudaStream_t it, bool done);
+// Counts the waits of the host: a loop of queries of a stream that has work ends when it is done. Those of an event are a
+// loop if the thread has asked for it twice in a row.
+cudaError_t counted_query(bool was_idle, bool done);
 cudaError_t counted_query(cudaEvent_t it, bool done);
+
+using left_out = simt::omission::kind;
+
+/// Whether a query may say that the stream is done.
+bool is_done(stream& it) {
+  if (it.queue.empty()) return true;
+  go_on_in_order();
+  if (!it.queue.empty() && it.queries == 0 && simt::left_out().leaves_out(left_out::query)) return true;
+  if (it.is_needed(it.queries++)) it.go_on(true);
+  return it.queue.empty();
+}
+bool is_done(event::record& it) {
+  if (it.is_done(false)) return true;
+  go_on_in_order();
+  if (!it.is_done(false) && it.queries == 0 && simt::left_out().leaves_out(left_out::query)) return true;
+  return it.is_done(it.on->is_needed(it.queries++));
+}
+/// The host waits. Others may queue meanwhile what it waits for.
+template <class Done>
+cudaError_t wait_until(Done&& done) {
+  for (;;) {
+    {
+      std::lock_guard const lock(world_lock());
+      if (done()) return cudaSuccess;
+    }
+    std::this_thread::yield();
+  }
+}
 
 }  // namespace
 
 void stand_in::queue_kernel(void* on, std::function<void()> kernel) {
-  queue(static_cast<cudaStream_t>(on), [run = std::move(kernel)] {
+  queue(*static_cast<stream*>(on), [run = std::move(kernel)](bool) {
     run();
     return true;
   });
@@ -76,7 +100,7 @@ cudaError_t cudaFree(void* block) {
   forget_block(block);
   std::shared_ptr<void> const kept(block, &std::free);
   for (auto& each : streams())
-    if (!each.queue.empty()) each.queue.push_back([kept] { return true; });
+    if (!each.queue.empty()) each.queue.push_back([kept](bool) { return true; });
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** block, size_t bytes) {
@@ -88,23 +112,44 @@ cudaError_t cudaFreeHost(void* block) { return cudaFree(block); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* made, unsigned) {
   std::lock_guard const lock(world_lock());
-  *made = reinterpret_cast<cudaStream_t>(&streams().emplace_back());
+  auto& it = streams().emplace_back();
+  auto& before = last_of_thread();
+  it.device = device_of_thread;
+  it.number = before == nullptr ? 0 : before->number + 1;
+  it.before_of_thread = before;
+  before = &it;
+  *made = reinterpret_cast<cudaStream_t>(&it);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t it) {
   std::lock_guard const lock(world_lock());
-  of(it).go_on();  // what is queued is done all the same
+  of(it).go_on(true);  // what is queued is done all the same
   of(it).queue.clear();
+  of(it).ended = true;
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t it) {
   std::lock_guard const lock(world_lock());
-  of(it).go_on();
-  return counted_query(it, of(it).queue.empty());
+  bool const was_idle = of(it).queue.empty();
+  return counted_query(was_idle, is_done(of(it)));
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t it) {
+  ++counts().host_waits;
+  return wait_until([&] { return is_done(of(it)); });
+}
+cudaError_t cudaDeviceSynchronize() {
+  ++counts().host_waits;
+  return wait_until([] {
+    bool all = true;
+    for (auto& each : streams())
+      if (each.device == device_of_thread && !is_done(each)) all = false;
+    return all;
+  });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t it, cudaEvent_t before, unsigned) {
   std::lock_guard const lock(world_lock());
-  queue(it, [last = of(before).last] { return last->is_done(); });
+  if (simt::left_out().leaves_out(left_out::wait)) return cudaSuccess;
+  queue(of(it), [last = of(before).last](bool needed) { return last->is_done(needed); });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
@@ -118,24 +163,29 @@ cudaError_t cudaEventDestroy(cudaEvent_t it) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t it, cudaStream_t on) {
   std::lock_guard const lock(world_lock());
-  auto const last = of(it).last = std::make_shared<event::record>(event::record{false, &of(on)});
-  of(on).queue.push_back([last] { return last->done = true; });
+  if (simt::left_out().leaves_out(left_out::record)) return cudaSuccess;
+  auto const last = of(it).last = std::make_shared<event::record>(event::record{.done = false, .on = &of(on)});
+  queue(of(on), [last](bool) { return last->done = true; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t it) {
   std::lock_guard const lock(world_lock());
-  return counted_query(it, of(it).last->is_done());
+  return counted_query(it, is_done(*of(it).last));
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t it) {
+  ++counts().host_waits;
+  return wait_until([last = of(it).last] { return is_done(*last); });
 }
 cudaError_t cudaMemcpyAsync(void* to, void const* from, size_t bytes, cudaMemcpyKind, cudaStream_t on) {
   if (bytes >= size_t{1} << 40) return cudaErrorInvalidValue;
-  queue(on, [to, from, bytes] {
+  queue(of(on), [to, from, bytes](bool) {
     std::memmove(to, from, bytes);
     return true;
   });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t on) {
-  queue(on, [to, value, bytes] {
+  queue(of(on), [to, value, bytes](bool) {
     std::memset(to, value, bytes);
     return true;
   });
@@ -193,6 +243,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t it, ncclResult_t* state) {
     else
       ready = false;
   }
+  if (me.ending && me.used != nullptr) {
+    me.used->go_on(true);
+    ready = ready && me.used->queue.empty();
+  }
   *state = ready ? ncclSuccess : ncclInProgress;
   return ncclSuccess;
 }
@@ -204,7 +258,11 @@ ncclResult_t ncclCommUserRank(ncclComm_t const it, int* rank) {
   *rank = of(it).rank;
   return ncclSuccess;
 }
-ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclInProgress; }
+ncclResult_t ncclCommFinalize(ncclComm_t it) {
+  std::lock_guard const lock(world_lock());
+  of(it).ending = true;  // which waits for what is queued
+  return ncclInProgress;
+}
 ncclResult_t ncclCommDestroy(ncclComm_t it) {
   std::lock_guard const lock(world_lock());
   delete &of(it);
@@ -309,8 +367,8 @@ void* new_block(size_t bytes, bool on_device) {
 }
 void forget_block(void* block) { blocks().erase(block); }
 
-cudaError_t counted_query(cudaStream_t, bool done) {
-  if (done) ++counts().host_waits;
+cudaError_t counted_query(bool was_idle, bool done) {
+  if (done && !was_idle) ++counts().host_waits;
   return done ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t counted_query(cudaEvent_t it, bool done) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -19,15 +20,21 @@
 #include <utility>
 #include <vector>
 
+#include "../../support/simt/order.hpp"
 #include "trireme/comm/detail/combine.hpp"
 #include "trireme/comm/detail/cuda_kernels.hpp"
 
 // A stand-in for the few calls of the CUDA runtime and of NCCL that the library makes, for machines without a GPU:
-// device memory is host memory, a stream is a queue of work that goes on when somebody asks about it, and the ranks of
-// an NCCL communicator are threads of this process. What works on it still has to work on a GPU (scripts/test-gpu), but
-// what fails on it fails there too. It is linked instead of CUDA and NCCL. Memory of the device is filled with 0xFF
-// (NaN) when it is allocated. Kernels: combine.cpp answers for those of communicators by loops of the host; a program
-// that has the library's kernels (tests/simt/cuda) runs them in the stand-in for a GPU's threads (queue_kernel).
+// device memory is host memory, a stream is a queue of work, and the ranks of an NCCL communicator are threads of this
+// process. What works on it still has to work on a GPU (scripts/test-gpu), but what fails on it fails there too. It is
+// linked instead of CUDA and NCCL. Memory of the device is filled with 0xFF (NaN) when it is allocated. Kernels:
+// combine.cpp answers for those of communicators by loops of the host; a program that has the library's kernels
+// (tests/simt/cuda) runs them in the stand-in for a GPU's threads (queue_kernel).
+//
+// Queued work runs in an order that streams and events allow: simt::order() chooses it. So an event that is missing
+// between two streams, or a wait of the host, gives other results in one order than in another. Whatever the order,
+// the second query after the last call (in orders from 4 on, one of the first four) makes work run: that of the stream
+// or event, what it waits for, and the part of every other rank in a collective that is among it.
 namespace stand_in {
 
 /// How many there are; all have the same memory.
@@ -55,21 +62,37 @@ inline std::atomic<std::size_t>& device_bytes() {
 /// Whether devices have pools of memory; set it before the first allocation from one.
 inline std::atomic<bool> has_pools{true};
 
-/// Work tries; it is done when it says so.
-using work = std::function<bool()>;
+/// Work tries; it is done when it says so. If it is needed, it first makes what it waits for run.
+using work = std::function<bool(bool needed)>;
 
 inline std::recursive_mutex& world_lock() {
   static std::recursive_mutex only;
   return only;
 }
+/// A number that depends on all three (SplitMix64), the same in every run.
+[[nodiscard]] inline std::uint64_t drawn(int order, int stream, int turn) {
+  auto x = static_cast<std::uint64_t>(order) << 40U ^ static_cast<std::uint64_t>(stream) << 20U ^
+           static_cast<std::uint64_t>(turn);
+  x = (x + 0x9E3779B97F4A7C15U) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ x >> 27U) * 0x94D049BB133111EBU;
+  return x ^ x >> 31U;
+}
+
 struct stream {
   std::deque<work> queue;
   bool going_on = false;
-  void go_on() {
+  int device = 0;
+  int number = 0;   // among the streams of its host thread
+  int queries = 0;  // since work was queued
+  int turn = 0;     // of what is drawn
+  bool ended = false;
+  stream* before_of_thread = nullptr;  // the one that the thread made before
+
+  void go_on(bool needed, int most = INT_MAX) {
     if (going_on) return;  // a stream that waits for it waits for this one
     going_on = true;
     try {
-      while (!queue.empty() && queue.front()()) queue.pop_front();
+      for (; most > 0 && !queue.empty() && queue.front()(needed); --most) queue.pop_front();
     } catch (...) {  // a kernel that does something wrong
       queue.clear();
       going_on = false;
@@ -77,11 +100,48 @@ struct stream {
     }
     going_on = false;
   }
+  /// How much of its work runs now, though nobody waits for it.
+  [[nodiscard]] int eagerness(int order) {
+    if (order == 0) return 0;
+    if (order == 3) return INT_MAX;
+    if (order < 3) return (number + order) % 2 == 1 ? INT_MAX : 0;
+    switch (drawn(order, number, -1) % 4) {
+      case 0:
+        return 0;
+      case 1:
+        return INT_MAX;
+      default:
+        return static_cast<int>(drawn(order, number, ++turn) % 8) - 4;
+    }
+  }
+  /// Whether a query makes its work run, after `queries` that did not.
+  [[nodiscard]] bool is_needed(int queries_before) {
+    int const order = simt::order();
+    return queries_before >= (order < 4 ? 1 : static_cast<int>(drawn(order, number, ++turn) % 4));
+  }
 };
 /// All that were ever made: events may speak of a stream after its end.
 inline std::deque<stream>& streams() {
   static std::deque<stream> all;
   return all;
+}
+/// The last stream that this host thread has made.
+inline stream*& last_of_thread() {
+  thread_local stream* last = nullptr;
+  return last;
+}
+/// Lets the streams of this thread go on as the order says. With the lock.
+inline void go_on_in_order() {
+  int const order = simt::order();
+  if (order == 0) return;
+  for (auto* each = last_of_thread(); each != nullptr; each = each->before_of_thread)
+    if (!each->ended) each->go_on(false, each->eagerness(order));
+}
+inline void queue(stream& on, work what) {
+  std::lock_guard const lock(world_lock());
+  on.queue.push_back(std::move(what));
+  on.queries = 0;
+  go_on_in_order();
 }
 /// Queues a kernel on a cudaStream_t.
 void queue_kernel(void* on, std::function<void()> kernel);
@@ -90,8 +150,9 @@ struct event {
   struct record {
     bool done = true;
     stream* on = nullptr;
-    bool is_done() {
-      if (!done) on->go_on();
+    int queries = 0;
+    bool is_done(bool needed) {
+      if (!done && needed) on->go_on(true);
       return done || on->queue.empty();  // an aborted stream has dropped its work
     }
   };
@@ -124,6 +185,12 @@ struct group {
   std::map<std::uint64_t, std::vector<wish>> splits;
   std::map<std::pair<std::uint64_t, int>, std::shared_ptr<group>> raw_transfers;
   int joined = 0;
+  std::vector<stream*> streams = std::vector<stream*>(static_cast<std::size_t>(size));  // that each rank has used
+  /// A collective needs all ranks: those that have queued their part come to it, as on a device.
+  void need_others(int rank) {
+    for (std::size_t other = 0; other < streams.size(); ++other)
+      if (streams[other] != nullptr && static_cast<int>(other) != rank) streams[other]->go_on(true);
+  }
 };
 struct communicator {
   std::shared_ptr<group> of;
@@ -132,6 +199,9 @@ struct communicator {
   std::uint64_t splits = 0;
   std::function<bool(communicator&)> finish_split{};  // makes this rank's part once all have asked
   stream* used = nullptr;
+  bool ending = false;
+
+  void use(stream* on) { of->streams[static_cast<std::size_t>(rank)] = used = on; }
 };
 
 inline std::size_t size_of(ncclDataType_t type) {
@@ -242,10 +312,10 @@ inline void carry_out(meeting& all, int size) {
 inline ncclResult_t enter(ncclComm_t handle, cudaStream_t on, offer const& own) {
   std::lock_guard const lock(world_lock());
   auto& me = *reinterpret_cast<communicator*>(handle);
-  me.used = reinterpret_cast<stream*>(on);
+  me.use(reinterpret_cast<stream*>(on));
   auto const number = me.calls++;
   auto given = std::make_shared<bool>(false);
-  reinterpret_cast<stream*>(on)->queue.push_back([of = me.of, rank = me.rank, number, own, given] {
+  queue(*me.used, [of = me.of, rank = me.rank, number, own, given](bool needed) {
     auto& all = of->meetings[number];
     all.offers.resize(static_cast<std::size_t>(of->size));
     if (!*given) {
@@ -256,6 +326,7 @@ inline ncclResult_t enter(ncclComm_t handle, cudaStream_t on, offer const& own) 
         all.left = -of->size;
       }
     }
+    if (all.left >= 0 && needed) of->need_others(rank);
     if (all.left >= 0) return false;
     if (++all.left == 0) of->meetings.erase(number);
     return true;
@@ -276,7 +347,7 @@ inline std::vector<posted>& group_of_thread() {
   return all;
 }
 inline ncclResult_t post(ncclComm_t handle, cudaStream_t on, int peer, bool sent, offer const& what) {
-  reinterpret_cast<communicator*>(handle)->used = reinterpret_cast<stream*>(on);
+  reinterpret_cast<communicator*>(handle)->use(reinterpret_cast<stream*>(on));
   group_of_thread().push_back(
       {reinterpret_cast<communicator*>(handle), reinterpret_cast<stream*>(on), peer, sent, what});
   return ncclSuccess;
@@ -292,7 +363,7 @@ inline void end_group() {
   auto const begun = std::make_shared<bool>(false);
   auto const of = all->front().at->of;
   int const rank = all->front().at->rank;
-  all->front().on->queue.push_back([all, sent, begun, of, rank] {
+  auto const pass = [all, sent, begun, of, rank] {
     if (!*begun)
       for (auto const& each : *all)
         if (each.sent) {
@@ -318,6 +389,12 @@ inline void end_group() {
     for (auto const& each : *sent)
       if (each->kind != -2) return false;
     return all->empty();
+  };
+  queue(*all->front().on, [pass, of, rank](bool needed) {
+    if (pass()) return true;
+    if (!needed) return false;
+    of->need_others(rank);
+    return pass();
   });
 }
 

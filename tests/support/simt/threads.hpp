@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "order.hpp"
+
 #if defined(__SANITIZE_THREAD__)
 #define SIMT_THREAD_SANITIZER 1
 #elif defined(__SANITIZE_ADDRESS__)
@@ -71,8 +73,9 @@ void AnnotateIgnoreWritesEnd(char const* file, int line);
 //   address   reads and writes past the end of a tensor and of a shared array (and, by the undefined behaviour
 //             sanitizer, vectors at addresses that are not aligned for them). The last line names the thread.
 //
-// The order in which threads and blocks run is drawn from a seed (set_seed). A launch returns when the kernel is done,
-// unless it names a stream and there is a stand-in for streams (queue_on), which runs the kernel later.
+// The order in which threads and blocks run is drawn from a seed (set_seed, or the number of simt::order()). A launch
+// returns when the kernel is done, unless it names a stream and there is a stand-in for streams (queue_on), which runs
+// the kernel later.
 
 #define TRIREME_SIMT 1
 
@@ -168,6 +171,7 @@ struct fibre {
   state now = state::ready;
   place waits{};
   lane_mask mask = 0;               // the lanes of the operation in which it waits
+  int barriers = 0;                 // so far
   std::uint64_t operations = 0;     // of its warp so far: neighbouring ones use different places below
   std::uint64_t given[2] = {0, 0};  // what it shows to the other lanes
   char* stack = nullptr;
@@ -216,6 +220,9 @@ class device {
     grid_ = {blocks, 1, 1};
     block_extent_ = {threads, 1, 1};
     body_ = std::move(body);
+    if (int const now = order(); now != order_number_) set_seed(static_cast<std::uint64_t>(order_number_ = now) + 1);
+    auto const& omitted = left_out().now();
+    omitted_barrier_ = omitted.what == omission::kind::barrier && omitted.kernel == kernel ? omitted.number : 0;
     failure_.clear();
     thrown_ = nullptr;
 #if defined(SIMT_THREAD_SANITIZER)
@@ -248,6 +255,7 @@ class device {
   [[nodiscard]] SIMT_PLAIN std::string running() const { return running_ == nullptr ? "" : name(*running_); }
 
   void barrier(place const& where) {
+    if (omitted_barrier_ != 0 && ++self().barriers == omitted_barrier_) return left_out().add();
 #if defined(SIMT_THREAD_SANITIZER)
     __tsan_release(block_token());
 #endif
@@ -492,10 +500,17 @@ class device {
 #endif
       prepare(threads_[i]);
     }
+    std::size_t warp = 0;  // that runs, in odd orders
     while (true) {
       ready_.clear();
       for (auto& each : threads_)
         if (each.now == state::ready) ready_.push_back(&each);
+      if (order_number_ % 2 == 1 && !ready_.empty()) {
+        auto const of_warp = [&](fibre const* each) { return number_of(*each) / warp_width == warp; };
+        if (std::none_of(ready_.begin(), ready_.end(), of_warp))
+          warp = number_of(*ready_[order_() % ready_.size()]) / warp_width;
+        std::erase_if(ready_, [&](fibre const* each) { return !of_warp(each); });
+      }
       std::shuffle(ready_.begin(), ready_.end(), order_);
       for (auto* each : ready_) enter(*each);
       if (!release_waiting()) break;
@@ -507,10 +522,11 @@ class device {
 
   /// Lets those go on who have waited for each other. False if all threads are done.
   bool release_waiting() {
-    bool moved = false, alive = false, all_at_barrier = true;
+    bool moved = false, alive = false, all_at_barrier = true;  // moved: some are ready
     for (std::size_t i = 0; i < threads_.size(); ++i) {
       auto& each = threads_[i];
       alive = alive || each.now != state::done;
+      moved = moved || each.now == state::ready;
       all_at_barrier = all_at_barrier && (each.now == state::at_barrier || each.now == state::done);
       if (each.now == state::among_lanes && lanes_have_come(each)) {
         fibre* const first = first_of_warp(each);
@@ -576,6 +592,8 @@ class device {
   std::string failure_;
   std::exception_ptr thrown_;
   std::mt19937 order_{1};
+  int order_number_ = 0;  // of simt::order()
+  int omitted_barrier_ = 0;
 #if defined(SIMT_UCONTEXT)
   ucontext_t main_context_{};
 #else
