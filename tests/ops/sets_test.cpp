@@ -40,7 +40,7 @@ constexpr bool has_sets() {
   static_assert(ops::detail::arranges<k, v>);
   static_assert(ops::detail::takes_parts<k, v, Space>);
   static_assert(ops::detail::attends_blocks<k, v, Space>);
-  static_assert(ops::detail::routes<k, v>);
+  static_assert(ops::detail::routes<k, v, Space>);
   static_assert(ops::detail::moves_windows<ops::images_on<Space>, v>);
   static_assert(ops::detail::normalises_columns<ops::batch_norm_on<Space>, v>);
   static_assert(ops::detail::arranges_latent<ops::latent_heads_on<Space>, v>);

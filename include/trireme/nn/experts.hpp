@@ -188,8 +188,8 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     run_experts(pass, kept, dispatched);
     kernels::combine(y, kept.results, kept.positions, kept.weights);
     if (pass.training() && !exactly_equal(what_.balance, 0)) {
-      pass.loss += loss_sum{what_.balance * pass.rows_of_loss(context) *
-                            kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0)};
+      pass.loss.add_without_rows(kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0), 1,
+                                 what_.balance * pass.rows_of_loss(context));
     }
     pass.scratch.rewind(here);
     return y;

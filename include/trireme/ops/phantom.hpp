@@ -221,8 +221,8 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   template <class A>
   static void add_excess(view<A>, tokens_view) noexcept {}
   template <class A>
-  static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
-    return 0;
+  static loss_sum imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
+    return {};
   }
   static void sort_by_expert(view<std::int32_t> positions, std::span<std::int64_t> counts, tokens_view chosen) {
     same("sort_by_expert", positions.size(), chosen.size());

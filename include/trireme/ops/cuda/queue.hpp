@@ -86,7 +86,7 @@ class cuda_scratch_memory {
 /// squares_total.
 class cuda_results {
  public:
-  static constexpr std::size_t bytes = 1024;
+  static constexpr std::size_t bytes = 32768;  // of each half: the counts of 4096 experts
   struct place {
     void* on_device = nullptr;
     void* on_host = nullptr;

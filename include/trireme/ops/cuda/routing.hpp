@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <type_traits>
 
@@ -14,6 +15,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/cuda/queue.hpp"
+#include "trireme/ops/cuda/queued_losses.hpp"
 #include "trireme/ops/cuda/routing_launch.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/types.hpp"
@@ -124,13 +126,14 @@ struct cuda_routing {
 
   /// The imbalance of a sample's choices: the sum over samples of E sum_e f_e P_e, where f_e is the share of choices
   /// that expert e gets, and P_e its mean probability; 1 per sample if all experts get the same. `slopes` (or empty)
-  /// gets `scale` times its gradient by the probabilities, with f taken as constant. Waits for the stream.
+  /// gets `scale` times its gradient by the probabilities, with f taken as constant.
   /// Shapes   probabilities, slopes (M, E); chosen (M, K); each sample has `rows` of the rows.
   template <class A>
-  requires(std::is_same_v<A, accumulate_t<A>>&& detail::cuda_float<A>) static double imbalance(
-      view<A> slopes, input<A> probabilities, view<std::int32_t const> chosen, std::int64_t rows, double scale) {
+  requires(std::is_same_v<A, accumulate_t<A>>&& detail::cuda_float<A>) static queued_losses
+      imbalance(view<A> slopes, input<A> probabilities, view<std::int32_t const> chosen, std::int64_t rows,
+                double scale) {
     auto const all = rows_of(probabilities, chosen);
-    if (all.rows == 0) return 0;
+    if (all.rows == 0) return {};
     if (!slopes.empty()) detail::same_size("imbalance", slopes.size(), probabilities.size());
     detail::same_size("imbalance", chosen.size(), all.rows * all.choices);
     expects(assertion_level::light, rows > 0 && all.rows % rows == 0, [&] {
@@ -139,10 +142,10 @@ struct cuda_routing {
     at_most("imbalance", all.experts, cuda_kernels::most_experts, "experts");
     auto* const scratch =
         detail::cuda_scratch("imbalance", cuda_kernels::imbalance_scratch(all.rows / rows, all.experts));
-    return detail::cuda_result<double, 1>("imbalance", [&](double* total) {
-      return cuda_kernels::imbalance(cuda::stream(), dtype_of<A>, slopes.empty() ? nullptr : raw(slopes),
-                                     raw(probabilities), raw(chosen), rows, scale, all, total, scratch);
-    })[0];
+    return {"imbalance", 0, 1, 0, [&](cuda_kernels::loss_numbers* out) {
+              return cuda_kernels::imbalance(cuda::stream(), dtype_of<A>, slopes.empty() ? nullptr : raw(slopes),
+                                             raw(probabilities), raw(chosen), rows, scale, all, &out->sum, scratch);
+            }};
   }
 
   /// Sorts all choices by expert, those of one expert in the order of rows: positions[i] is the index of choice i,
@@ -156,11 +159,12 @@ struct cuda_routing {
     auto* const scratch = detail::cuda_scratch("sort_by_expert", cuda_kernels::expert_scratch(chosen.size(), experts));
     detail::expect_cuda("sort_by_expert", cuda_kernels::sort_by_expert(cuda::stream(), raw(positions), raw(chosen),
                                                                        chosen.size(), experts, scratch));
-    // CUDA may wait when it copies to pageable memory, and without a deadline. So this waits before the copy as well.
+    static_assert(cuda_kernels::most_experts * sizeof(std::int64_t) <= detail::cuda_results::bytes);
+    auto* const here = detail::cuda_results::of_thread("sort_by_expert").on_host;
+    detail::expect_cuda("sort_by_expert",
+                        ::cudaMemcpyAsync(here, scratch, counts.size_bytes(), cudaMemcpyDeviceToHost, cuda::stream()));
     cuda::finish();
-    detail::expect_cuda("sort_by_expert", ::cudaMemcpyAsync(counts.data(), scratch, counts.size_bytes(),
-                                                            cudaMemcpyDeviceToHost, cuda::stream()));
-    cuda::finish();
+    std::memcpy(counts.data(), here, counts.size_bytes());
   }
 
   /// to[positions[m, k]] = from[m]: copies each row to the positions of its choices.

@@ -166,8 +166,8 @@ struct host_routing {
   /// gets `scale` times its gradient by the probabilities, with f taken as constant.
   /// Shapes   probabilities, slopes (M, E); chosen (M, K); each sample has `rows` of the rows.
   template <class A>
-  static double imbalance(view<A> slopes, detail::input<A> probabilities, view<std::int32_t const> chosen,
-                          std::int64_t rows, double scale) {
+  static loss_sum imbalance(view<A> slopes, detail::input<A> probabilities, view<std::int32_t const> chosen,
+                            std::int64_t rows, double scale) {
     auto const experts = probabilities.extent(1);
     auto const choices = chosen.extent(1);
     thread_local std::vector<double> load;
@@ -184,7 +184,7 @@ struct host_routing {
         if (!slopes.empty()) raw(slopes)[i] = static_cast<A>(scale * slope);
       }
     }
-    return sum;
+    return {sum};
   }
 
   /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is the index of choice i, counts

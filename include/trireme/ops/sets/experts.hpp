@@ -16,7 +16,9 @@ namespace trireme::ops {
 //   score(scores, chosen, weights, logits, bias, choice)  the same by independent scores (sigmoids), in groups
 //   score_backward(dlogits, dweights, scores, chosen, weights, choice)
 //   add_excess(gradient, chosen)                         gradient (E) += rows of each expert less their mean
-//   imbalance(slopes, probabilities, chosen, rows, weight) -> double   the balance loss; slopes get its gradient
+//   imbalance(slopes, probabilities, chosen, rows, weight) -> losses_in<Space>   the balance loss, of no row; slopes
+//   get
+//                                                        its gradient
 //   sort_by_expert(positions, counts, chosen)            positions (M, K) of each choice among rows sorted by expert,
 //                                                        stably; counts (E), in memory of this process
 //   dispatch(to, from, positions)                        to[positions[m, k]] = from[m]
@@ -29,7 +31,7 @@ namespace trireme::ops {
 
 namespace detail {
 
-template <class K, class V>
+template <class K, class V, class Space>
 concept routes = requires(typename V::y y, typename V::x x, typename V::sums s, typename V::numbers chosen,
                           typename V::tokens positions, typename V::gradient g, scored_choice const& choice,
                           std::span<std::int64_t> counts, std::span<element_run const> runs) {
@@ -39,7 +41,7 @@ concept routes = requires(typename V::y y, typename V::x x, typename V::sums s, 
   K::score(s, chosen, s, y, x, choice);
   K::score_backward(y, s, s, chosen, s, choice);
   K::add_excess(g, positions);
-  { K::imbalance(s, s, positions, std::int64_t{}, 1.0) } -> std::convertible_to<double>;
+  { K::imbalance(s, s, positions, std::int64_t{}, 1.0) } -> std::same_as<losses_in<Space>>;
   K::sort_by_expert(chosen, counts, positions);
   K::dispatch(y, x, positions);
   K::combine(y, x, positions, s);
@@ -51,6 +53,6 @@ concept routes = requires(typename V::y y, typename V::x x, typename V::sums s, 
 /// Whether a memory space has the kernels of nn::experts: those of routing, and of dense layers.
 template <class Space, class Env>
 concept experts_kernels = complete_kernels<Space> ||
-    (dense_kernels<Space, Env>&& detail::routes<on<Space>, detail::set_views<Space, Env>>);
+    (dense_kernels<Space, Env>&& detail::routes<on<Space>, detail::set_views<Space, Env>, Space>);
 
 }  // namespace trireme::ops
