@@ -136,8 +136,7 @@ struct narrow_unit {
       kernels::accumulate(kept.dy, column(pass.batch.targets), -1.0);
       std::vector<float> errors(static_cast<std::size_t>(n));
       kernels::download(std::span<float>(errors), kept.dy);
-      for (auto const each : errors) pass.loss.sum += static_cast<double>(each) * static_cast<double>(each);
-      pass.loss.count += n;
+      for (auto const each : errors) pass.loss += loss_sum{static_cast<double>(each) * static_cast<double>(each), 1};
       kernels::scale(kept.dy, 2 * pass.weight);
       return {};
     }
