@@ -34,7 +34,7 @@ if(TARGET trireme::cuda)
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*_test.cpp)
     set(trainings ${sources})
-    list(FILTER sources EXCLUDE REGEX "/(gpt|models|compressed|training)_test\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/(gpt|models|vision|compressed|training)_test\\.cpp$")
     list(REMOVE_ITEM trainings ${sources})
     add_library(simt_kernel_tests OBJECT EXCLUDE_FROM_ALL ${sources})
     target_link_libraries(simt_kernel_tests PUBLIC

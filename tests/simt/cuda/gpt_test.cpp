@@ -21,9 +21,9 @@ auto mesh_of(Data data, degrees const& of) {
 }
 template <class Data, class Precision = precision::fp32>
 void compare(std::string const& what, Data data, degrees const& of, double tolerance = 1e-5,
-             Precision const& precision = {}) {
+             Precision const& precision = {}, nn::gpt const& trained = model) {
   auto const ranks = of.data * of.stages * of.context * of.tensor;
-  expect_the_hosts_training(what, ranks, model, moving, mesh_of(data, of), precision, words, tolerance,
+  expect_the_hosts_training(what, ranks, trained, moving, mesh_of(data, of), precision, words, tolerance,
                             {.steps = 4, .batch = 4, .micro_batches = of.stages > 1 ? 2 : 0});
 }
 
@@ -55,4 +55,12 @@ TEST_CASE("a GPT in CUDA memory: dropout drops the same numbers as in host memor
   auto dropping = model;
   dropping.dropout = 0.2;
   expect_the_hosts_training("dropout", 2, dropping, moving, parallel::zero<2>{}, precision::fp32{}, words, 1e-5);
+}
+TEST_CASE("a GPT in CUDA memory: experts", "[gpt]") {
+  auto mixture = model;
+  mixture.channels = 16;
+  mixture.experts = 4;
+  mixture.balance = 0.01;
+  compare("experts", parallel::data{}, {}, 1e-5, precision::fp32{}, mixture);
+  compare("experts and data", parallel::data{}, {.data = 2}, 1e-5, precision::fp32{}, mixture);
 }

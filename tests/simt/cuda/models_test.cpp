@@ -1,6 +1,7 @@
 // Other models than GPT train in CUDA memory as in host memory (training.hpp).
 #include "training.hpp"
 #include "trireme/nn/bert.hpp"
+#include "trireme/nn/deepseek.hpp"
 
 using namespace on_device;
 
@@ -36,4 +37,30 @@ TEST_CASE("a BERT in CUDA memory", "[models]") {
                        .padding = 0,
                        .separator = 3};
   compare("bert", model, {model.context, model.vocabulary});
+}
+TEST_CASE("a DeepSeek in CUDA memory", "[models]") {
+  nn::deepseek model{.vocabulary = 41,
+                     .context = 12,
+                     .layers = 2,
+                     .dense = 1,
+                     .channels = 24,
+                     .heads = 3,
+                     .query_rank = 10,
+                     .rank = 8,
+                     .plain = 6,
+                     .rotary_width = 4,
+                     .values = 5,
+                     .hidden = 20,
+                     .experts = 8,
+                     .top_k = 3,
+                     .shared = 1,
+                     .expert_hidden = 10,
+                     .groups = 4,
+                     .chosen_groups = 2,
+                     .speed = 0.01};
+  ordered_words const words{model.context, model.vocabulary};
+  expect_the_hosts_training("deepseek", 1, model, moving, parallel::data{}, precision::fp32{}, words, 1e-5);
+  model.ahead = 1;
+  expect_the_hosts_training("deepseek with a word ahead", 1, model, moving, parallel::data{}, precision::fp32{}, words,
+                            1e-5);
 }
