@@ -30,8 +30,8 @@ function(trireme_includes result file headers)
   endif()
 endfunction()
 
-# trireme_uses_LIBRARY(result file): whether a source asks for the MPI communicator, for LibTorch, or for a library of
-# tokenizers.
+# trireme_uses_LIBRARY(result file): whether a source asks for the MPI communicator, for LibTorch, for a library of
+# tokenizers, or for zlib.
 macro(trireme_uses_mpi result file)
   trireme_includes(${result} ${file} "trireme/comm/mpi\\.hpp|mpi\\.h")
 endmacro()
@@ -43,6 +43,9 @@ macro(trireme_uses_utf8proc result file)
 endmacro()
 macro(trireme_uses_sentencepiece result file)
   trireme_includes(${result} ${file} "trireme/formats/sentencepiece\\.hpp|sentencepiece_processor\\.h")
+endmacro()
+macro(trireme_uses_zlib result file)
+  trireme_includes(${result} ${file} "trireme/formats/inflate\\.hpp|zlib\\.h")
 endmacro()
 
 # trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
@@ -67,8 +70,8 @@ if(TRIREME_COMPILED_PROGRAMS)
   endif()
 endif()
 
-# trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch, utf8proc or
-# sentencepiece is left out where there is none.
+# trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch, utf8proc,
+# sentencepiece or zlib is left out where there is none.
 function(trireme_program target file)
   set(library ${TRIREME_LIBRARY})
   set(mpi_library ${TRIREME_MPI_LIBRARY})
@@ -98,10 +101,16 @@ function(trireme_program target file)
     message(VERBOSE "trireme: ${target} needs sentencepiece and is left out")
     return()
   endif()
+  trireme_uses_zlib(zlib ${file})
+  if(zlib AND NOT TARGET trireme::zlib)
+    message(VERBOSE "trireme: ${target} needs zlib and is left out")
+    return()
+  endif()
   add_executable(${target} ${file})
   target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:${mpi_library}>
                                           $<$<BOOL:${torch}>:${torch_library}> $<$<BOOL:${utf8proc}>:trireme_utf8proc>
-                                          $<$<BOOL:${sentencepiece}>:trireme_sentencepiece>)
+                                          $<$<BOOL:${sentencepiece}>:trireme_sentencepiece>
+                                          $<$<BOOL:${zlib}>:trireme_zlib>)
 endfunction()
 
 # trireme_quick(target): a program whose kernels are in the library, and which is compiled more often than it is run. Call

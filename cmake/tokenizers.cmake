@@ -1,7 +1,9 @@
-# The libraries that tokenizers ask for, each as a target that is made only if a program compiles and links here and now:
+# The libraries that tokenizers and compressed arrays ask for, each as a target that is made only if a program compiles
+# and links here and now:
 #   trireme_find_utf8proc()        trireme::libutf8proc (Debian's libutf8proc-dev)
 #   trireme_find_pcre2()           trireme::libpcre2 (Debian's libpcre2-dev), for expressions that are not written out
 #   trireme_find_sentencepiece()   trireme::libsentencepiece (Debian's libsentencepiece-dev)
+#   trireme_find_zlib()            trireme::libzlib (Debian's zlib1g-dev), for compressed members of .npz files
 
 # trireme_find_small(name header program [file]): a library of one header; file is how the library's is called.
 function(trireme_find_small name header program)
@@ -57,4 +59,8 @@ endfunction()
 function(trireme_find_sentencepiece)
   trireme_find_small(sentencepiece sentencepiece_processor.h
                      "int main() { return sentencepiece::SentencePieceProcessor().status().ok(); }")
+endfunction()
+
+function(trireme_find_zlib)
+  trireme_find_small(zlib zlib.h "int main() { return zlibVersion() == nullptr; }" z)
 endfunction()

@@ -68,6 +68,9 @@ endif()
 if(TARGET trireme::sentencepiece)
   list(APPEND all_headers ${TRIREME_SENTENCEPIECE_HEADERS})
 endif()
+if(TARGET trireme::zlib)
+  list(APPEND all_headers ${TRIREME_ZLIB_HEADERS})
+endif()
 
 # Every header compiles alone: built by the target headers_alone, which scripts/test builds ahead with all cores. No
 # code is made of them, and each one is read again only when something that it includes has changed.

@@ -1,0 +1,229 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/shape.hpp"
+#include "trireme/data/detail/stable_file.hpp"
+#include "trireme/formats/npy.hpp"
+
+namespace trireme::data::detail {
+
+/// Where an array in numpy's format is stored: a part of a file, or memory.
+class array_bytes {
+ public:
+  array_bytes(std::shared_ptr<stable_file const> file, std::int64_t begin, std::int64_t size)
+      : file_(std::move(file)), begin_(begin), size_(size) {}
+  explicit array_bytes(std::shared_ptr<std::vector<unsigned char> const> memory)
+      : memory_(std::move(memory)), size_(static_cast<std::int64_t>(memory_->size())) {}
+
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  /// Fills `to` with the bytes from `at` on, which must be there.
+  void read(std::int64_t at, std::span<unsigned char> to) const {
+    if (memory_ == nullptr) return file_->read(begin_ + at, to);
+    std::copy_n(memory_->begin() + at, to.size(), to.begin());
+  }
+
+ private:
+  std::shared_ptr<stable_file const> file_;
+  std::shared_ptr<std::vector<unsigned char> const> memory_;
+  std::int64_t begin_ = 0, size_;
+};
+
+/// An array and its name in messages.
+struct named_array {
+  std::string name;
+  array_bytes bytes;
+};
+
+/// Some arrays, joined along the first axis. Messages begin with `who`, a public name; `what` is features or targets.
+class joined_arrays {
+ public:
+  joined_arrays(char const* who, std::vector<named_array> arrays, std::optional<dtype> as, char const* what)
+      : who_(who) {
+    if (as && *as != dtype::f32 && *as != dtype::i32) {
+      throw config_error(text(who_, ": .", what, "_as = ", name_of(*as), ", but numbers are converted to f32 or i32"));
+    }
+    for (auto& each : arrays) add(std::move(each));
+    auto const stored = stored_type();
+    if (!as && !stored) {
+      throw config_error(text(who_, ": ", parts_.front().path, " holds ", formats::npy::name_of(type_),
+                              ", which no model takes; convert it by .", what, "_as = dtype::f32 or dtype::i32"));
+    }
+    converts_ = as && stored != as;
+    given_ = as ? *as : *stored;
+  }
+
+  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  [[nodiscard]] dtype type() const noexcept { return given_; }
+  [[nodiscard]] shape const& row_shape() const noexcept { return row_; }
+
+  void read(std::span<std::int64_t const> ids, void* to) const {
+    auto const count = static_cast<std::size_t>(row_.size());
+    auto* out = static_cast<unsigned char*>(to);
+    std::vector<unsigned char> stored(converts_ ? count * width() : 0);
+    for (auto const id : ids) {
+      auto const next = std::upper_bound(parts_.begin(), parts_.end(), id,
+                                         [](std::int64_t row, part const& each) { return row < each.first; });
+      auto const& from = *(next - 1);
+      if (!converts_) {
+        read_row(from, id - from.first, {out, count * width()});
+      } else {
+        read_row(from, id - from.first, stored);
+        given_ == dtype::f32 ? convert<float>(from, id, stored, out) : convert<std::int32_t>(from, id, stored, out);
+      }
+      out += count * size_of(given_);
+    }
+  }
+
+ private:
+  struct part {
+    std::string path;
+    array_bytes stored;
+    std::int64_t first, rows, data_at;
+    bool column_major;
+  };
+  [[nodiscard]] std::size_t width() const noexcept { return static_cast<std::size_t>(formats::npy::bytes_of(type_)); }
+  [[nodiscard]] std::optional<dtype> stored_type() const noexcept {
+    using enum formats::npy::number;
+    switch (type_) {
+      case f16:
+        return dtype::f16;
+      case f32:
+        return dtype::f32;
+      case f64:
+        return dtype::f64;
+      case i8:
+        return dtype::i8;
+      case i32:
+        return dtype::i32;
+      case i64:
+        return dtype::i64;
+      case u8:
+        return dtype::u8;
+      case u32:
+        return dtype::u32;
+      case u64:
+        return dtype::u64;
+      case i16:
+      case u16:
+      case boolean:
+        break;
+    }
+    return std::nullopt;
+  }
+
+  void add(named_array array) {
+    auto& name = array.name;
+    auto const bytes = static_cast<std::uint64_t>(array.bytes.size());
+    auto const start = [&](std::uint64_t most) {
+      std::vector<std::byte> out(std::min(most, bytes));
+      array.bytes.read(0, {reinterpret_cast<unsigned char*>(out.data()), out.size()});
+      return out;
+    };
+    auto const length = formats::npy::header_bytes(start(formats::npy::start_bytes), bytes, name);
+    auto const header = formats::npy::parse_header(start(length), bytes, name);
+    auto const& extents = header.extents;
+    if (extents.rank() == 0 || extents.size() == 0) {
+      throw config_error(text(who_, ": ", name, " has shape ", to_string(extents), ", but at least one row is needed"));
+    }
+    shape const row(extents.extents().subspan(1));
+    if (parts_.empty()) {
+      row_ = row;
+      type_ = header.type;
+    } else if (row != row_ || header.type != type_) {
+      throw config_error(text(who_, ": ", name, " holds rows of ", formats::npy::name_of(header.type), " of shape ",
+                              to_string(row), ", but ", parts_.front().path, " rows of ", formats::npy::name_of(type_),
+                              " of shape ", to_string(row_)));
+    }
+    parts_.push_back({std::move(name), std::move(array.bytes), rows_, extents[0],
+                      static_cast<std::int64_t>(header.data_at), header.column_major && extents.rank() > 1});
+    rows_ += extents[0];
+  }
+
+  void read_row(part const& from, std::int64_t row, std::span<unsigned char> to) const {
+    auto const bytes = static_cast<std::int64_t>(width());
+    if (!from.column_major) return from.stored.read(from.data_at + row * row_.size() * bytes, to);
+    for (std::int64_t i = 0; i < row_.size(); ++i) {
+      std::int64_t at = row, rest = i, stride = from.rows * row_.size();
+      for (int axis = row_.rank() - 1; axis >= 0; --axis) {  // the last axis has the largest stride
+        stride /= row_[axis];
+        at += rest % row_[axis] * stride;
+        rest /= row_[axis];
+      }
+      from.stored.read(from.data_at + at * bytes, to.subspan(static_cast<std::size_t>(i * bytes), width()));
+    }
+  }
+
+  template <class To>
+  void convert(part const& from, std::int64_t id, std::span<unsigned char const> stored, void* to) const {
+    using enum formats::npy::number;
+    switch (type_) {
+      case f16:
+        return convert_from<float16, To>(from, id, stored, to);
+      case f32:
+        return convert_from<float, To>(from, id, stored, to);
+      case f64:
+        return convert_from<double, To>(from, id, stored, to);
+      case i8:
+        return convert_from<std::int8_t, To>(from, id, stored, to);
+      case i16:
+        return convert_from<std::int16_t, To>(from, id, stored, to);
+      case i32:
+        return convert_from<std::int32_t, To>(from, id, stored, to);
+      case i64:
+        return convert_from<std::int64_t, To>(from, id, stored, to);
+      case u8:
+      case boolean:
+        return convert_from<std::uint8_t, To>(from, id, stored, to);
+      case u16:
+        return convert_from<std::uint16_t, To>(from, id, stored, to);
+      case u32:
+        return convert_from<std::uint32_t, To>(from, id, stored, to);
+      case u64:
+        return convert_from<std::uint64_t, To>(from, id, stored, to);
+    }
+  }
+  template <class From, class To>
+  void convert_from(part const& from, std::int64_t id, std::span<unsigned char const> stored, void* to) const {
+    for (std::size_t i = 0; i * sizeof(From) < stored.size(); ++i) {
+      From value{};
+      std::memcpy(&value, stored.data() + i * sizeof(From), sizeof(From));
+      To out{};
+      if constexpr (std::is_same_v<To, float>) {
+        out = static_cast<float>(value);
+      } else if constexpr (std::is_integral_v<From>) {
+        if (!std::in_range<std::int32_t>(value)) {
+          throw format_error(from.path, static_cast<std::uint64_t>(from.data_at),
+                             text(who_, ": sample ", id, " holds ", value, ", which is not a number of 32 bits"));
+        }
+        out = static_cast<To>(value);
+      } else {
+        throw config_error(text(who_, ": ", from.path, " holds ", formats::npy::name_of(type_),
+                                ", which is not converted to i32; ask for f32, or save integers"));
+      }
+      std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
+    }
+  }
+
+  char const* who_;
+  std::vector<part> parts_;
+  std::int64_t rows_ = 0;
+  shape row_;
+  formats::npy::number type_ = formats::npy::number::f32;
+  dtype given_ = dtype::f32;
+  bool converts_ = false;
+};
+
+}  // namespace trireme::data::detail
