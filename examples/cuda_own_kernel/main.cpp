@@ -93,8 +93,9 @@ template <class World>
 outcome train(World& world) {
   using kernels = trireme::ops::on<trireme::cuda>;
   using device_tensor = trireme::tensor<float, trireme::cuda>;
-  // This rank's samples; ranks may have different numbers of them.
-  int const first = samples * world.rank() / world.size(), last = samples * (world.rank() + 1) / world.size();
+  // This rank's samples: more of them on later ranks, because ranks need not have equal numbers.
+  auto const begin_of = [&](int rank) { return samples * rank * rank / (world.size() * world.size()); };
+  int const first = begin_of(world.rank()), last = begin_of(world.rank() + 1);
   table const mine(first, last);
   int const n = last - first;
   device_tensor x({n, inputs}), y({n}), errors({n}), loss({1});
@@ -167,7 +168,7 @@ int run(int ranks) {
   bool same = std::abs(there.loss - here.loss) < 1e-4 * here.loss;
   for (std::size_t i = 0; i < here.values.size(); ++i) {
     auto const by = std::abs(static_cast<double>(there.values[i]) - static_cast<double>(here.values[i]));
-    same = same && by < 1e-4;  // not so if it is NaN
+    same = same && by < 1e-5;  // not so if it is NaN
     off = std::max(off, by);
   }
   fmt::print("{}: loss {:.6f}, on the host {:.6f}; weights differ by at most {:.1e}{}\n",
@@ -186,8 +187,8 @@ int main(int argc, char** argv) {
     return 77;
   }
   int const ranks = argc > 1 ? std::atoi(argv[1]) : 2;
-  if (ranks < 1 || ranks > 64) {
-    fmt::print(stderr, "cuda_own_kernel: the number of ranks is 1 to 64, not \"{}\"\n", argv[1]);
+  if (ranks < 1 || ranks > 16) {
+    fmt::print(stderr, "cuda_own_kernel: the number of ranks is 1 to 16, not \"{}\"\n", argv[1]);
     return 1;
   }
   try {
