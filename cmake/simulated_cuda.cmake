@@ -16,3 +16,20 @@ if(TARGET trireme::nccl)
   endforeach()
   target_link_libraries(trireme_simulated_cuda PUBLIC trireme_cuda_stand_in $<TARGET_OBJECTS:trireme_cuda_stand_in>)
 endif()
+
+# trireme_simulate_source(result file): the source in CUDA's language as one that g++ compiles for the simulator; see
+# tests/support/simt/cuda_source.hpp.
+function(trireme_simulate_source result file)
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  cmake_path(GET file PARENT_PATH folder)
+  cmake_path(GET file STEM name)
+  file(READ ${file} text)
+  string(REGEX REPLACE "([A-Za-z_0-9]+)<<<([^>]*)>>>\\(" "simt::launch_on(\"\\1\", \\1, \\2)(" text "${text}")
+  string(REGEX REPLACE "__shared__ ([A-Za-z_:0-9]+) ([A-Za-z_0-9]+)\\[([^]]+)\\];"
+         "auto& \\2 = simt::shared<\\1[\\3], __COUNTER__>();" text "${text}")
+  set(written ${CMAKE_CURRENT_BINARY_DIR}/simulated/${name}.cpp)
+  file(CONFIGURE OUTPUT ${written} @ONLY CONTENT
+       "#include \"${PROJECT_SOURCE_DIR}/tests/support/simt/cuda_source.hpp\"\n#line 1 \"${file}\"\n${text}")
+  set_source_files_properties(${written} PROPERTIES INCLUDE_DIRECTORIES ${folder})
+  set(${result} ${written} PARENT_SCOPE)
+endfunction()

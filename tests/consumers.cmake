@@ -77,7 +77,9 @@ if(TRIREME_INSTALL)
 
   trireme_add_test(packaging.vcpkg_portfile TIMEOUT 900 LABELS packaging
     COMMAND ${CMAKE_COMMAND} -DPORT=${PROJECT_SOURCE_DIR}/packaging/vcpkg/ports/trireme
-            -DWORK=${CMAKE_CURRENT_BINARY_DIR}/vcpkg -P ${PROJECT_SOURCE_DIR}/packaging/vcpkg/portfile_test.cmake)
+            -DWORK=${CMAKE_CURRENT_BINARY_DIR}/vcpkg -DCUDA=$<TARGET_EXISTS:trireme::cuda>
+            -P ${PROJECT_SOURCE_DIR}/packaging/vcpkg/portfile_test.cmake)
   trireme_add_test(packaging.conan_create TIMEOUT 900 LABELS packaging
-    COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/packaging/conan/create_test.sh)
+    COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/packaging/conan/create_test.sh
+            $<$<TARGET_EXISTS:trireme::cuda>:cuda>)
 endif()

@@ -32,7 +32,8 @@ if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     trireme_uses_torch(torch ${program})
     trireme_uses_utf8proc(utf8proc ${program})
     trireme_uses_sentencepiece(sentencepiece ${program})
-    if(NOT mpi AND NOT torch AND (NOT utf8proc OR TARGET trireme::utf8proc) AND
+    trireme_includes(cuda ${program} "trireme/comm/cuda\\.hpp")
+    if(NOT mpi AND NOT torch AND NOT cuda AND (NOT utf8proc OR TARGET trireme::utf8proc) AND
        (NOT sentencepiece OR TARGET trireme::sentencepiece))
       trireme_add_test(headers.clang.${name} TIMEOUT 300 LABELS headers
         COMMAND ${TRIREME_CLANG} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-pragma-once-outside-header

@@ -18,10 +18,11 @@ class TriremeConan(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     options = {
         "compiled": [True, False],  # whether the package has trireme::compiled
+        "cuda": [True, False],  # whether nvcc must be there, for trireme::cuda; the package is the same
         "pcre2": [True, False],  # whether PCRE2 and utf8proc are required, for tokenizers with any Split expression
         "torch": [True, False],  # whether LibTorch must be there, for trireme::torch; the package is the same
     }
-    default_options = {"compiled": False, "pcre2": False, "torch": False}
+    default_options = {"compiled": False, "cuda": False, "pcre2": False, "torch": False}
     no_copy_source = True
 
     @property
@@ -56,6 +57,7 @@ class TriremeConan(ConanFile):
         for option in ("BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_BENCHMARKS", "MPI"):
             toolchain.cache_variables[f"TRIREME_{option}"] = False
         toolchain.cache_variables["TRIREME_COMPILED"] = bool(self.options.compiled)
+        toolchain.cache_variables["TRIREME_CUDA"] = "ON" if self.options.cuda else "OFF"
         toolchain.cache_variables["TRIREME_TORCH"] = "ON" if self.options.torch else "OFF"
         toolchain.generate()
 
@@ -72,6 +74,7 @@ class TriremeConan(ConanFile):
         if not self.info.options.compiled:
             self.info.clear()
         else:
+            del self.info.options.cuda
             del self.info.options.torch
             del self.info.options.pcre2
 

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Makes the Conan package offline, in a Conan home of its own, and builds and runs its test package.
+# create_test.sh [cuda]
+#
+# Makes the Conan package offline, in a Conan home of its own, and builds and runs its test package. With the argument
+# cuda, once more with the option of that name: the test package then compiles one file of kernels with nvcc.
 # TRIREME_PYTHON names an interpreter that has the package conan; without one the test is skipped (exit code 77).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,6 +16,14 @@ CONAN_HOME=$(mktemp -d)
 export CONAN_HOME
 trap 'rm -rf "$CONAN_HOME"' EXIT
 conan profile detect
-conan create "$here" --no-remote -s compiler.cppstd=20 --test-folder "$here/test_package" \
-  -c tools.cmake.cmaketoolchain:generator=Ninja -c "tools.cmake.cmake_layout:test_folder=$CONAN_HOME/test"
+create() {
+  conan create "$here" --no-remote -s compiler.cppstd=20 --test-folder "$here/test_package" \
+    -c tools.cmake.cmaketoolchain:generator=Ninja -c "tools.cmake.cmake_layout:test_folder=$CONAN_HOME/test" "$@"
+}
+create
 conan list 'trireme/*'
+if grep -rl --include=CMakeCache.txt CUDAToolkit "$CONAN_HOME"; then
+  echo "without the option cuda, CMake has looked for CUDA (see the files above)"
+  exit 1
+fi
+if [[ ${1-} == cuda ]]; then create -o '&:cuda=True'; fi

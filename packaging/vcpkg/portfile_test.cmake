@@ -1,12 +1,14 @@
-# cmake -DPORT=<port folder> -DWORK=<scratch folder> -P portfile_test.cmake
+# cmake -DPORT=<port folder> -DWORK=<scratch folder> [-DCUDA=ON] -P portfile_test.cmake
 #
 # Executes the portfile without vcpkg: the helper functions that it calls get small bodies here that do what vcpkg's
-# own do to a header-only port. Then the installed tree is checked, and a program is built against it.
+# own do to a header-only port. Then the installed tree is checked, and a program is built against it. With CUDA, the
+# portfile is executed once more with the feature cuda, and nvcc compiles one file of kernels from the installed tree.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${WORK})
 set(PORT_DIRECTORY ${PORT})
 set(PORT trireme)
 set(FEATURES core mpi)
+set(BUILD ${WORK}/build)
 set(CURRENT_PACKAGES_DIR ${WORK}/packages/trireme)
 
 # expect(sentence condition...)
@@ -34,12 +36,12 @@ function(vcpkg_cmake_configure)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "SOURCE_PATH" "OPTIONS")
   expect("an unknown argument: ${arg_UNPARSED_ARGUMENTS}" NOT arg_UNPARSED_ARGUMENTS)
   execute_process(COMMAND_ERROR_IS_FATAL ANY
-    COMMAND ${CMAKE_COMMAND} -G Ninja -S ${arg_SOURCE_PATH} -B ${WORK}/build -DCMAKE_BUILD_TYPE=Release
+    COMMAND ${CMAKE_COMMAND} -G Ninja -S ${arg_SOURCE_PATH} -B ${BUILD} -DCMAKE_BUILD_TYPE=Release
             -DCMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR} ${arg_OPTIONS})
 endfunction()
 
 function(vcpkg_cmake_install)
-  execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/build --target install COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${CMAKE_COMMAND} --build ${BUILD} --target install COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 function(vcpkg_cmake_config_fixup)
@@ -75,15 +77,18 @@ endfunction()
 
 include(${PORT_DIRECTORY}/portfile.cmake)
 
+file(STRINGS ${BUILD}/CMakeCache.txt of_cuda REGEX "^CUDAToolkit")
+expect("without the feature cuda, CMake has looked for CUDA: ${of_cuda}" NOT of_cuda)
+
 # The port's version is the library's, and every feature that the portfile maps is declared.
 file(READ ${PORT_DIRECTORY}/vcpkg.json manifest)
 string(JSON version GET "${manifest}" version-semver)
 file(STRINGS ${SOURCE_PATH}/include/trireme/version.hpp line REGEX "define TRIREME_VERSION \"")
 expect("vcpkg.json says ${version}, version.hpp: ${line}" line MATCHES "${version}")
-foreach(feature IN ITEMS mpi compiled torch utf8proc pcre2)
+foreach(feature IN ITEMS mpi cuda compiled torch utf8proc pcre2)
   string(JSON described GET "${manifest}" features ${feature} description)
 endforeach()
-foreach(library IN ITEMS utf8proc pcre2)  # a feature brings the library that it is named for
+foreach(library IN ITEMS cuda utf8proc pcre2)  # a feature brings the library that it is named for
   string(JSON brought GET "${manifest}" features ${library} dependencies 0)
   expect("the feature ${library} brings ${brought}" brought STREQUAL library)
 endforeach()
@@ -115,3 +120,28 @@ execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${CMAKE_COMMAND} -G Ninja -S 
   -B ${WORK}/consumer/build -DCMAKE_PREFIX_PATH=${CURRENT_PACKAGES_DIR})
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/consumer/build COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${WORK}/consumer/build/consumer COMMAND_ERROR_IS_FATAL ANY)
+
+# A consumer of trireme::cuda: with the feature cuda it compiles the kernels itself; where there is no CUDA it is told
+# so in one sentence.
+file(WRITE ${WORK}/consumer_cuda/CMakeLists.txt
+  "cmake_minimum_required(VERSION 3.25)\nproject(consumer LANGUAGES CXX)\n"
+  "find_package(trireme CONFIG REQUIRED COMPONENTS core cuda)\nadd_executable(consumer EXCLUDE_FROM_ALL main.cpp)\n"
+  "target_link_libraries(consumer PRIVATE trireme::cuda)\n"
+  "add_custom_target(one_file_of_kernels ALL DEPENDS \${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda/low_rank.o)\n")
+file(WRITE ${WORK}/consumer_cuda/main.cpp "int main() {}\n")
+set(configure ${CMAKE_COMMAND} -G Ninja -S ${WORK}/consumer_cuda -B ${WORK}/consumer_cuda/build)
+execute_process(COMMAND ${configure} -DCMAKE_PREFIX_PATH=${CURRENT_PACKAGES_DIR}
+                        -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
+                RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE told)
+string(REGEX REPLACE "[ \n]+" " " told "${told}")
+expect("without CUDA a consumer of trireme::cuda is told: ${told}"
+       failed AND told MATCHES "trireme::cuda needs a CUDA toolkit, 12.1 or later, whose nvcc compiles a kernel here")
+if(CUDA)
+  set(FEATURES core cuda)
+  set(BUILD ${WORK}/build_cuda)
+  set(CURRENT_PACKAGES_DIR ${WORK}/packages_cuda/trireme)
+  include(${PORT_DIRECTORY}/portfile.cmake)
+  file(REMOVE_RECURSE ${WORK}/consumer_cuda/build)
+  execute_process(COMMAND ${configure} -DCMAKE_PREFIX_PATH=${CURRENT_PACKAGES_DIR} COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/consumer_cuda/build COMMAND_ERROR_IS_FATAL ANY)
+endif()

@@ -2,12 +2,11 @@ import os
 
 from conan import ConanFile
 from conan.tools.build import can_run
-from conan.tools.cmake import CMake, cmake_layout
+from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
 
 
 class TriremeTestConan(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
-    generators = "CMakeToolchain"
 
     def requirements(self):
         self.requires(self.tested_reference_str)
@@ -15,11 +14,20 @@ class TriremeTestConan(ConanFile):
     def layout(self):
         cmake_layout(self)
 
+    @property
+    def _cuda(self):
+        return bool(self.dependencies["trireme"].options.cuda)
+
+    def generate(self):
+        toolchain = CMakeToolchain(self)
+        toolchain.cache_variables["WITH_CUDA"] = self._cuda
+        toolchain.generate()
+
     def build(self):
         cmake = CMake(self)
         cmake.configure()
         cmake.build()
 
     def test(self):
-        if can_run(self):
+        if can_run(self) and not self._cuda:
             self.run(os.path.join(self.cpp.build.bindir, "consumer"), env="conanrun")

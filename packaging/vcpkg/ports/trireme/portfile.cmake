@@ -6,7 +6,7 @@ if(NOT "compiled" IN_LIST FEATURES)
 endif()
 
 vcpkg_check_features(OUT_FEATURE_OPTIONS FEATURE_OPTIONS
-                     FEATURES mpi TRIREME_MPI compiled TRIREME_COMPILED torch TRIREME_TORCH
+                     FEATURES mpi TRIREME_MPI cuda TRIREME_CUDA compiled TRIREME_COMPILED torch TRIREME_TORCH
                               utf8proc TRIREME_UTF8PROC pcre2 TRIREME_PCRE2)
 
 vcpkg_cmake_configure(
