@@ -188,13 +188,17 @@ class cuda_pools {
   return {sentence, now};
 }
 
-/// Memory of the device that is allocated at once. If the device has none left, the pool of scratch gives back first.
+void finish_cuda_stream();  // cuda::finish()
+
+/// Memory of the device that is allocated at once. If the device has none left, the pool of scratch gives back first
+/// what this thread has freed in the order of its stream.
 /// Errors   device_memory_error, or comm_error with CUDA's message.
 [[nodiscard]] inline void* cuda_allocate(std::string_view who, std::size_t bytes) {
   void* block = nullptr;
   auto code = ::cudaMalloc(&block, bytes);
   if (code == cudaErrorMemoryAllocation) {
     (void)::cudaGetLastError();
+    finish_cuda_stream();
     int device = 0;
     (void)::cudaGetDevice(&device);
     cuda_pools::of_process().trim(device);
@@ -276,6 +280,8 @@ struct cuda {
 };
 
 namespace detail {
+
+inline void finish_cuda_stream() { cuda::finish(); }
 
 /// Memory of the device that only work on one thread's stream uses: it is allocated and freed in the order of that
 /// stream, from the device's pool, so that nobody waits when it grows. Where the device has no pools it is ordinary

@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -89,7 +90,9 @@ class own_exchange : public Exchange {
     expect_valid(optimizer);
     auto& moments = moments_of(optimizer);
     auto& vote = this->new_vote(votes);
-    auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
+    auto const takes = [](exchange_result const& step, std::exception_ptr const&) {
+      return step.finite && step.finite_loss;
+    };
     return end_step(*this, moments, optimizer, vote, loss_sum{}, 1, takes, {this->steps(), this->updates()}).counted;
   }
   /// Collective. The same with an update of your own: update(segments), called once, gets everything that this rank

@@ -184,7 +184,8 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
   using space = typename space_of<Comm>::type;
   if constexpr (requires { space::device_bytes(); }) {
     plan.device_bytes = static_cast<std::int64_t>(space::device_bytes());
-    if constexpr (has_peers<Comm, float, space>) plan.ranks_on_device = world.size();  // threads that share a device
+    if constexpr (has_peers<Comm, float, space>)
+      plan.ranks_on_device = world.size();  // threads, on one device unless they say otherwise
   }
   if constexpr (requires { space::remember_plan(std::size_t{}); })
     space::remember_plan(static_cast<std::size_t>(plan.memory.total()));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -125,19 +126,27 @@ struct step_end {
 ///
 /// @param losses   of this rank: read when its gradients are summed, since the host waits then anyway.
 /// @param scale    factor on the gradients.
-/// @param decide   (exchange_result const&) -> whether the step is taken; the same on every rank.
+/// @param decide   (exchange_result const&, std::exception_ptr) -> whether the step is taken; the same on every rank.
+///                 Gets the error of this rank's losses, if reading them failed; then the votes of all ranks have
+///                 step_input::gives_up.
 /// @param before   the numbers of steps and updates before this one.
 template <class Exchange, class Moments, class Optimizer, class Losses, class Decide>
 step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote,
                   Losses const& losses, double scale, Decide&& decide, run_count before,
                   observe::timeline* timeline = nullptr) {
   using detail::timed;
+  std::exception_ptr refused;
   timed(timeline, "finish", [&] {
     exchange.finish(vote);
-    vote.add(losses.read());
+    try {
+      vote.add(losses.read());
+    } catch (config_error const&) {  // of a target; the other ranks are about to vote, and have to know
+      refused = std::current_exception();
+      vote.wish(step_input::gives_up);
+    }
   });
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
-  out.taken = decide(out.counted);
+  out.taken = decide(out.counted, refused);
   out.scale = scale * out.counted.counted;
   auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale, scale});
   if (!gradients) return out;
@@ -173,8 +182,9 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   auto const losses = detail::timed(timeline, "forward, backward", [&] { return model.train(input, scale, key); });
   auto const [counted, multiplied, taken, updated] = end_step(
       exchange, run.moments, optimizer, vote, losses, scale,
-      [&](exchange_result const& step) {
-        if (step.votes >= step_input::gives_up) detail::throw_together(exchange.everyone(), input.failure);
+      [&](exchange_result const& step, std::exception_ptr const& refused) {
+        if (step.votes >= step_input::gives_up)
+          detail::throw_together(exchange.everyone(), input.failure ? input.failure : refused);
         detail::agree_on_maxima(precision, exchange.everyone());
         bool const takes = precision.decide(step.finite) && step.finite_loss;
         clock.skips = takes ? 0 : clock.skips + 1;

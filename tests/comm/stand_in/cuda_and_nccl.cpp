@@ -174,7 +174,11 @@ cudaError_t cudaEventQuery(cudaEvent_t it) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t it) {
   ++counts().host_waits;
-  return wait_until([last = of(it).last] { return is_done(*last); });
+  auto const last = [&] {
+    std::lock_guard const lock(world_lock());
+    return of(it).last;
+  }();
+  return wait_until([&] { return is_done(*last); });
 }
 cudaError_t cudaMemcpyAsync(void* to, void const* from, size_t bytes, cudaMemcpyKind, cudaStream_t on) {
   if (bytes >= size_t{1} << 40) return cudaErrorInvalidValue;

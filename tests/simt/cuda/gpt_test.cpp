@@ -1,5 +1,8 @@
 // A GPT trains in CUDA memory as in host memory, under each strategy: in the simulator of a GPU's threads, and, with
 // scripts/test-gpu, on a GPU.
+#include <stdexcept>
+
+#include "../../support/sentence.hpp"
 #include "training.hpp"
 
 using namespace on_device;
@@ -27,8 +30,42 @@ void compare(std::string const& what, Data data, degrees const& of, double toler
                             {.steps = 4, .batch = 4, .micro_batches = of.stages > 1 ? 2 : 0});
 }
 
+/// Four samples, one of which has a target that is no word.
+struct wrong_target : ordered_words {
+  [[nodiscard]] std::int64_t size() const { return 4; }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    ordered_words::read(ids, inputs, targets);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] == 2) static_cast<std::int32_t*>(targets)[static_cast<std::int64_t>(i) * context + 1] = 99;
+  }
+};
+/// Every rank is told of the target, and goes on with other samples as if nothing had been.
+template <class Parallel>
+void go_on_after_a_wrong_target(int ranks, Parallel const& parallel) {
+  std::vector<std::string> said(static_cast<std::size_t>(ranks));
+  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& threads) {
+    auto world = comm::in_space<cuda>(threads);
+    auto trainer = make_trainer(model, moving, world, parallel), other = make_trainer(model, moving, world, parallel);
+    try {
+      trainer.fit(wrong_target{words}, {.steps = 1, .batch = 4});
+    } catch (error const& problem) {
+      said[static_cast<std::size_t>(world.rank())] = problem.what();
+    }
+    trainer.fit(words, {.steps = 2, .batch = 4});
+    other.fit(words, {.steps = 2, .batch = 4});
+    auto const hash = trainer.state_hash();
+    if (hash != other.state_hash()) throw std::runtime_error("a wrong target has left something behind");
+  });
+  for (auto const& each : said) CHECK(contains(each, "target 99 is outside of 37 classes"));
+}
+
 }  // namespace
 
+TEST_CASE("a GPT in CUDA memory: a target that is no word is one error on every rank, and changes nothing", "[gpt]") {
+  go_on_after_a_wrong_target(1, parallel::data{});
+  go_on_after_a_wrong_target(2, parallel::data{});
+  go_on_after_a_wrong_target(2, parallel::tensor{.ways = 2});
+}
 TEST_CASE("a GPT in CUDA memory: data parallel", "[gpt]") {
   compare("one rank", parallel::data{}, {});
   compare("data", parallel::data{}, {.data = 2});

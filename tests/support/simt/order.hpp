@@ -44,7 +44,6 @@ struct omission {
     record,   ///< a cudaEventRecord, the n-th of each host thread
     query,    ///< a wait of the host: the first cudaStreamQuery or cudaEventQuery of work that is not done says it is
     barrier,  ///< a sync_block, the n-th of each thread of the kernel
-    copies,   ///< a finish_copies, the n-th of each thread of the kernel
   };
   kind what = kind::nothing;
   int number = 0;  ///< from 1
@@ -81,15 +80,15 @@ class omissions {
   omissions() {
     auto const* const value = std::getenv("TRIREME_SIMT_LEAVE_OUT");
     if (value == nullptr) return;
-    constexpr std::string_view names[] = {"", "wait", "record", "query", "barrier", "copies"};
+    constexpr std::string_view names[] = {"", "wait", "record", "query", "barrier"};
     std::string_view const all(value);
     auto const first = all.find(':');
     auto const second = all.find(':', first == all.npos ? first : first + 1);
     omission found{.number = first == all.npos ? 0 : number_in(all.substr(first + 1, second - first - 1), variable)};
-    for (int i = 1; i < 6; ++i)
+    for (int i = 1; i < 5; ++i)
       if (all.substr(0, first) == names[i]) found.what = static_cast<kind>(i);
     if (second != all.npos) found.kernel = all.substr(second + 1);
-    bool const of_kernel = found.what == kind::barrier || found.what == kind::copies;
+    bool const of_kernel = found.what == kind::barrier;
     if (found.what == kind::nothing || found.number < 1 || of_kernel == found.kernel.empty())
       throw std::invalid_argument(std::string(variable) + ": \"" + value + "\" is not like wait:3 or barrier:1:kernel");
     set(std::move(found));

@@ -58,7 +58,7 @@ class cuda_rotations {
     auto const made = values<A>(what);
     auto const bytes = made.size() * sizeof(A);
     bool const fits = bytes <= oldest.memory.bytes() && oldest.of.device == what.device;
-    oldest.of = {};  // until it is filled
+    oldest.of = {.device = what.device};  // until it is filled
     if (!fits) oldest.memory.replace("trireme::ops: a table of rotations in CUDA memory", bytes);
     auto* const to = static_cast<A*>(oldest.memory.address());
     cuda_elements::upload(tensor_view<A, cuda>(to, shape{static_cast<std::int64_t>(made.size())}), made);

@@ -37,7 +37,14 @@ namespace detail {
 ///          no memory for the workspace of products.
 inline bool queue_product(char const* who, cuda_kernels::product_call const& call) {
   using state = cuda_kernels::product_outcome::state;
-  auto const outcome = cuda_kernels::multiply(cuda::stream(), call);
+  auto outcome = cuda_kernels::multiply(cuda::stream(), call);
+  if (outcome.no_memory_for > 0) {
+    cuda::finish();
+    int device = 0;
+    expect_cuda(who, ::cudaGetDevice(&device));
+    trireme::detail::cuda_pools::of_process().trim(device);
+    outcome = cuda_kernels::multiply(cuda::stream(), call);
+  }
   if (outcome.no_memory_for > 0)
     throw trireme::detail::out_of_cuda_memory(text("trireme::ops::", who, " in CUDA memory: the workspace of products"),
                                               outcome.no_memory_for);

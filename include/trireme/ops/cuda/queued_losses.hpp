@@ -30,15 +30,19 @@ class loss_memory {
   static constexpr int calls = 64;
 
   explicit loss_memory(char const* who) {
-    constexpr auto bytes = calls * sizeof(cuda_kernels::loss_numbers);
     expect_cuda(who, ::cudaGetDevice(&device_));
-    on_device_ = cuda::allocate(bytes);
     expect_cuda(who, ::cudaMallocHost(&on_host_, bytes));
+    try {
+      on_device_ = cuda::allocate(bytes);
+    } catch (...) {
+      (void)::cudaFreeHost(on_host_);
+      throw;
+    }
   }
   loss_memory(loss_memory const&) = delete;
   loss_memory& operator=(loss_memory const&) = delete;
   ~loss_memory() {
-    (void)::cudaFree(on_device_);
+    cuda::deallocate(on_device_, bytes);
     (void)::cudaFreeHost(on_host_);
   }
   [[nodiscard]] int device() const noexcept { return device_; }
@@ -46,6 +50,7 @@ class loss_memory {
   [[nodiscard]] auto* on_host() const noexcept { return static_cast<cuda_kernels::loss_numbers*>(on_host_); }
 
  private:
+  static constexpr std::size_t bytes = calls * sizeof(cuda_kernels::loss_numbers);
   int device_ = 0;
   void* on_device_ = nullptr;
   void* on_host_ = nullptr;
@@ -76,7 +81,8 @@ class loss_slots {
     }
     auto const memory = std::make_shared<loss_memory const>(who);
     all.next_ = all.slots_.size();
-    for (int i = 0; i < loss_memory::calls; ++i) all.slots_.push_back(std::make_shared<loss_slot const>(memory, i));
+    for (int i = 0; i < loss_memory::calls; ++i)
+      all.slots_.push_back(std::make_shared<loss_slot const>(loss_slot{memory, i}));
     return all.slots_[all.next_];
   }
 
@@ -89,7 +95,8 @@ class loss_slots {
 
 /// Losses in CUDA memory, which kernels are still computing: see trireme::losses_in.
 ///
-/// Numerics the sum of the numbers in the order in which they were added, as loss_sum has it.
+/// Numerics the sum of all numbers in the order in which they were added, one after the other. (loss_sum adds the sums
+///          of micro-batches, so the last bits may differ.)
 /// Threads  read in the thread whose stream computes them.
 /// Errors   read() throws config_error for a target that is refused: of a cross entropy, one outside of its classes.
 class queued_losses {

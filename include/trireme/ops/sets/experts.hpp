@@ -16,9 +16,8 @@ namespace trireme::ops {
 //   score(scores, chosen, weights, logits, bias, choice)  the same by independent scores (sigmoids), in groups
 //   score_backward(dlogits, dweights, scores, chosen, weights, choice)
 //   add_excess(gradient, chosen)                         gradient (E) += rows of each expert less their mean
-//   imbalance(slopes, probabilities, chosen, rows, weight) -> losses_in<Space>   the balance loss, of no row; slopes
-//   get
-//                                                        its gradient
+//   imbalance(slopes, probabilities, chosen, rows, weight) -> losses_in<Space>
+//                                                        the balance loss, of no row; slopes get its gradient
 //   sort_by_expert(positions, counts, chosen)            positions (M, K) of each choice among rows sorted by expert,
 //                                                        stably; counts (E), in memory of this process
 //   dispatch(to, from, positions)                        to[positions[m, k]] = from[m]
