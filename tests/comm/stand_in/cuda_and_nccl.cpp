@@ -26,8 +26,8 @@ std::map<void*, owned_block>& blocks() {
 std::size_t used_bytes(int device);
 void* new_block(size_t bytes, bool on_device);
 void forget_block(void* block);
-// Counts the waits of the host: a loop of queries of a stream that has work ends when it is done. Those of an event are a
-// loop if the thread has asked for it twice in a row.
+// Counts the waits of the host: a loop of queries of a stream that has work ends when it is done. Those of an event are
+// a loop if the thread has asked for it twice in a row.
 cudaError_t counted_query(bool was_idle, bool done);
 cudaError_t counted_query(cudaEvent_t it, bool done);
 

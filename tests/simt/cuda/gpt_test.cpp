@@ -30,7 +30,7 @@ void compare(std::string const& what, Data data, degrees const& of, double toler
                             {.steps = 4, .batch = 4, .micro_batches = of.stages > 1 ? 2 : 0});
 }
 
-/// Four samples, one of which has a target that is no word.
+/// Four samples; one of their targets is outside of the vocabulary.
 struct wrong_target : ordered_words {
   [[nodiscard]] std::int64_t size() const { return 4; }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
@@ -61,7 +61,7 @@ void go_on_after_a_wrong_target(int ranks, Parallel const& parallel) {
 
 }  // namespace
 
-TEST_CASE("a GPT in CUDA memory: a target that is no word is one error on every rank, and changes nothing", "[gpt]") {
+TEST_CASE("a GPT in CUDA memory: a wrong target is an error on every rank, and changes nothing", "[gpt]") {
   go_on_after_a_wrong_target(1, parallel::data{});
   go_on_after_a_wrong_target(2, parallel::data{});
   go_on_after_a_wrong_target(2, parallel::tensor{.ways = 2});
