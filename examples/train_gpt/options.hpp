@@ -46,7 +46,8 @@ class options {
     add("device", "cpu", "D",
         "cpu | cuda (one GPU, which all ranks share) | simt (the kernels of a GPU in a simulator of its threads, on "
         "the CPU: to check them; very slow)");
-    add("precision", "bf16", "P", "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU products by Eigen, slower)");
+    add("precision", "bf16", "P",
+        "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU with products by Eigen, slower)");
     add("compression", "none", "C",
         "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | power_sgd (int2 and the "
         "following "

@@ -11,8 +11,8 @@ enum class cuda_reduction : std::uint8_t { sum, max, min, mean, pairwise };
 /// The most terms, and the most outputs, of one kernel launch.
 inline constexpr int most_cuda_terms = 256;
 
-/// Queues outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: the sum in the tree over them), on
-/// `stream` (a cudaStream_t); a mean is then divided by `divisor`. An output may be a term. Returns a cudaError_t.
+/// Queues outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: the sum in the tree over them).
+/// `stream` is a cudaStream_t; a mean is then divided by `divisor`. An output may be a term. Returns a cudaError_t.
 [[nodiscard]] int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count,
                                void const* const* terms, int term_count, std::int64_t count, int divisor, void* stream);
 

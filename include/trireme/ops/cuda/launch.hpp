@@ -64,9 +64,8 @@ struct dropout_call {
 enum class combination : std::uint8_t { sum, max, min, mean, pairwise };
 /// The most terms, and the most outputs, of combine().
 inline constexpr int most_terms = 256;
-/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: the sum in the tree over them); a mean is
-/// then divided by `divisor`. An output may be a term. All element types but for means, which are of floating-point
-/// types.
+/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: the sum in the tree over them). A mean
+/// is then divided by `divisor`. An output may be a term. All element types; means are of floating-point types only.
 [[nodiscard]] int combine(handle stream, dtype of, combination op, void* const* outputs, int output_count,
                           void const* const* terms, int term_count, std::int64_t n, int divisor);
 
