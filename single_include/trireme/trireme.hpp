@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d6481d394800e626c8683a7c31d44776bc2245db50dbf8d30d4b2a0d612d258c
+// SHA-256 of the sources: b8b3bab48ef224d767c1befb01034bd912be4ae01aabf0c72db6a8a0cfb0bed8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -305,6 +305,7 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 #include <string>
 
 // ---- trireme/core/error.hpp
+#include <new>
 #include <stdexcept>
 
 // ---- trireme/core/text.hpp
@@ -451,6 +452,28 @@ struct io_error : error {
   int number_;
 };
 
+/// What is known when the memory of a device is used up, in bytes.
+struct device_memory_state {
+  std::size_t asked = 0;    ///< by the allocation that failed
+  std::size_t planned = 0;  ///< for all that the rank holds, by its last plan; 0: no plan is known
+  std::size_t free = 0;     ///< of the device
+  std::size_t total = 0;    ///< of the device; 0: its driver does not say
+};
+
+/// The memory of a device is used up. A std::bad_alloc, as in host memory, but its what() is one sentence with the
+/// numbers and what to do.
+class device_memory_error : public std::bad_alloc {
+ public:
+  device_memory_error(std::string const& sentence, device_memory_state const& state)
+      : sentence_(sentence), state_(state) {}
+  [[nodiscard]] char const* what() const noexcept override { return sentence_.what(); }
+  [[nodiscard]] device_memory_state const& state() const noexcept { return state_; }
+
+ private:
+  std::runtime_error sentence_;  // whose copies share the text, so that a copy does not throw
+  device_memory_state state_;
+};
+
 /// A file was read but is invalid. Carries the byte offset at which that was detected.
 struct format_error : error {
   format_error(std::string path, std::uint64_t offset, std::string_view reason)
@@ -564,8 +587,6 @@ class shape {
 // ---- trireme/core/space.hpp
 #include <sys/mman.h>
 
-#include <new>
-
 namespace trireme {
 
 // A memory space is a class with static members:
@@ -579,6 +600,8 @@ namespace trireme {
 //                               looks for each of them
 //   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
 //                               without it does all work at once
+//   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
+//   remember_plan(bytes)        (optional) what a plan foresees for the calling thread's rank; noexcept: for messages
 // Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
 
 /// Whether the CPU may read and write the elements of a space at their addresses.
@@ -2002,6 +2025,18 @@ namespace trireme {
   return merges;
 }
 
+/// The number of branches between the root of the tree over [0, n) and leaf i; at most k for n up to 2^k.
+[[nodiscard]] constexpr int tree_depth(std::int64_t n, std::int64_t i) noexcept {
+  int depth = 0;
+  std::int64_t first = 0;
+  std::int64_t last = n;
+  for (; last - first > 1; ++depth) {
+    auto const middle = first + tree_split(last - first);
+    (i < middle ? last : first) = middle;
+  }
+  return depth;
+}
+
 }  // namespace trireme
 
 // ---- trireme/ops/host/elementwise.hpp
@@ -2282,7 +2317,26 @@ struct loss_sum {
     left_out += other.left_out;
     return *this;
   }
+  /// Adds the sum of `other`, divided by `divisor` and then times `factor`, and none of its rows.
+  void add_without_rows(loss_sum const& other, double divisor = 1, double factor = 1) noexcept {
+    sum += other.sum / divisor * factor;
+  }
+  /// Counts the rows that were left out, too.
+  void count_all_rows() noexcept { count += std::exchange(left_out, 0); }
+  /// Itself; see losses_in.
+  [[nodiscard]] loss_sum read() const noexcept { return *this; }
 };
+
+/// What kernels of a memory space return of losses: loss_sum, unless a space whose work is queued specialises this, so
+/// that the host does not wait for each of them. Such a type has the functions of loss_sum and takes one (`+=`), and
+/// its read() waits for the queued work and returns the numbers. A training step reads once, after all its gradients
+/// are summed.
+template <class Space>
+struct losses_of_space {
+  using type = loss_sum;
+};
+template <class Space>
+using losses_in = typename losses_of_space<Space>::type;
 
 /// A loss that counts its own targets: forward() of a plain model may return it instead of a mean.
 ///
@@ -2489,6 +2543,7 @@ using trireme::attention_shape;
 using trireme::dropout_site;
 using trireme::gradient_terms;
 using trireme::loss_sum;
+using trireme::losses_in;
 
 /// Tokens that determine which positions may attend to each other; a number below 0 means no such token.
 struct token_mask {
@@ -12096,8 +12151,8 @@ struct pass {
   std::uint64_t version = 0;       ///< changes whenever parameter values do
   double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
-  loss_sum loss{};  ///< out: the sum of losses of this micro-batch, of forward or backward; the same on all ranks of
-                    ///< the group
+  losses_in<space> loss{};  ///< out: the sum of losses of this micro-batch, of forward or backward; the same on all
+                            ///< ranks of the group
   rank_groups<Env> const& groups =
       rank_groups<Env>::none();     ///< ranks that share this unit's work: some_group::of(pass)
   std::size_t saved_index = 0;      ///< index of the units' saved state: micro-batches in flight have different ones
@@ -12111,8 +12166,8 @@ struct pass {
   std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
 
   /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
-  /// samples, times this, to loss.sum; its gradient has weight weight_of_sample(). The term then is a mean over all
-  /// samples of the step, on all ranks.
+  /// samples, times this, to the loss (`loss += loss_sum{sum}`); its gradient has weight weight_of_sample(). The term
+  /// then is a mean over all samples of the step, on all ranks.
   /// @param otherwise  rows of a sample, for a model whose last unit cannot tell which rows its loss will count.
   [[nodiscard]] double rows_of_loss(std::int64_t otherwise) const noexcept {
     return rows.of_sample > 0 ? rows.of_sample : static_cast<double>(otherwise);
@@ -15020,8 +15075,8 @@ namespace trireme::ops {
 //     copy_columns(y, to, x, from, columns)                y[row, to + c] = x[row, from + c], converted
 //     copy_blocks(y, places, x, places, extents)           blocks of rows, from their places in x to those in y
 //   losses of rows; dy or logits become `weight` times the gradient
-//     cross_entropy(logits (n, V), targets (n), weight, gradient, terms) -> loss_sum
-//     squared_error(dy, y, targets, weight), binary_cross_entropy(dy, y, targets, weight) -> loss_sum
+//     cross_entropy(logits (n, V), targets (n), weight, gradient, terms) -> losses_in<Space>
+//     squared_error(dy, y, targets, weight), binary_cross_entropy(dy, y, targets, weight) -> losses_in<Space>
 //
 // Numerics sums in the accumulate type; a row's result does not depend on the other rows, and sums over rows have their
 //          order. Random numbers depend on the site alone.
@@ -15071,9 +15126,9 @@ concept activates = requires(typename V::y y, typename V::x x, dropout_site cons
 template <class K, class V, class Space>
 concept scores = requires(typename V::y y, typename V::x x, typename V::tokens targets,
                           tensor_view<float const, Space> numbers, cross_entropy_terms const& terms) {
-  { K::cross_entropy(y, targets, 1.0, true, terms) } -> std::same_as<loss_sum>;
-  { K::squared_error(y, x, numbers, 1.0) } -> std::same_as<loss_sum>;
-  { K::binary_cross_entropy(y, x, numbers, 1.0) } -> std::same_as<loss_sum>;
+  { K::cross_entropy(y, targets, 1.0, true, terms) } -> std::same_as<losses_in<Space>>;
+  { K::squared_error(y, x, numbers, 1.0) } -> std::same_as<losses_in<Space>>;
+  { K::binary_cross_entropy(y, x, numbers, 1.0) } -> std::same_as<losses_in<Space>>;
 };
 template <class K, class V, class Space>
 concept computes_layers = multiplies<K, V, Space> && attends<K, V, Space> && normalises<K, V> && embeds<K, V> &&
@@ -15339,7 +15394,8 @@ namespace trireme::ops {
 //   score(scores, chosen, weights, logits, bias, choice)  the same by independent scores (sigmoids), in groups
 //   score_backward(dlogits, dweights, scores, chosen, weights, choice)
 //   add_excess(gradient, chosen)                         gradient (E) += rows of each expert less their mean
-//   imbalance(slopes, probabilities, chosen, rows, weight) -> double   the balance loss; slopes get its gradient
+//   imbalance(slopes, probabilities, chosen, rows, weight) -> losses_in<Space>
+//                                                        the balance loss, of no row; slopes get its gradient
 //   sort_by_expert(positions, counts, chosen)            positions (M, K) of each choice among rows sorted by expert,
 //                                                        stably; counts (E), in memory of this process
 //   dispatch(to, from, positions)                        to[positions[m, k]] = from[m]
@@ -15352,7 +15408,7 @@ namespace trireme::ops {
 
 namespace detail {
 
-template <class K, class V>
+template <class K, class V, class Space>
 concept routes = requires(typename V::y y, typename V::x x, typename V::sums s, typename V::numbers chosen,
                           typename V::tokens positions, typename V::gradient g, scored_choice const& choice,
                           std::span<std::int64_t> counts, std::span<element_run const> runs) {
@@ -15362,7 +15418,7 @@ concept routes = requires(typename V::y y, typename V::x x, typename V::sums s, 
   K::score(s, chosen, s, y, x, choice);
   K::score_backward(y, s, s, chosen, s, choice);
   K::add_excess(g, positions);
-  { K::imbalance(s, s, positions, std::int64_t{}, 1.0) } -> std::convertible_to<double>;
+  { K::imbalance(s, s, positions, std::int64_t{}, 1.0) } -> std::same_as<losses_in<Space>>;
   K::sort_by_expert(chosen, counts, positions);
   K::dispatch(y, x, positions);
   K::combine(y, x, positions, s);
@@ -15374,7 +15430,7 @@ concept routes = requires(typename V::y y, typename V::x x, typename V::sums s, 
 /// Whether a memory space has the kernels of nn::experts: those of routing, and of dense layers.
 template <class Space, class Env>
 concept experts_kernels = complete_kernels<Space> ||
-    (dense_kernels<Space, Env>&& detail::routes<on<Space>, detail::set_views<Space, Env>>);
+    (dense_kernels<Space, Env>&& detail::routes<on<Space>, detail::set_views<Space, Env>, Space>);
 
 }  // namespace trireme::ops
 
@@ -15546,8 +15602,8 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     run_experts(pass, kept, dispatched);
     kernels::combine(y, kept.results, kept.positions, kept.weights);
     if (pass.training() && !exactly_equal(what_.balance, 0)) {
-      pass.loss.sum += what_.balance * pass.rows_of_loss(context) *
-                       kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
+      pass.loss.add_without_rows(kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0), 1,
+                                 what_.balance * pass.rows_of_loss(context));
     }
     pass.scratch.rewind(here);
     return y;
@@ -16794,18 +16850,18 @@ namespace trireme::ops {
 //   row_masses(logits, targets, part, peaks, masses, chosen, terms)
 //       masses[i] = the sum of exp(logit - peaks[i]) here; chosen[i] = the target's logit if it is here, else 0, with
 //       smoothing plus the smoothed part of the logits here; the group's sums follow
-//   cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, gradient, terms) -> loss_sum
+//   cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, gradient, terms) -> losses_in<Space>
 //
 // Shapes   logits (n, classes here), targets, peaks, masses, chosen (n). All three calls get the same terms.
 
 namespace detail {
 
-template <class K, class V>
+template <class K, class V, class Space>
 concept takes_parts = requires(typename V::y y, typename V::sums s, typename V::tokens targets, table_range part,
                                cross_entropy_terms const& terms) {
   K::row_peaks(y, s);
   K::row_masses(y, targets, part, s, s, s, terms);
-  { K::cross_entropy_part(y, targets, part, s, s, s, 1.0, true, terms) } -> std::same_as<loss_sum>;
+  { K::cross_entropy_part(y, targets, part, s, s, s, 1.0, true, terms) } -> std::same_as<losses_in<Space>>;
 };
 
 }  // namespace detail
@@ -16813,7 +16869,7 @@ concept takes_parts = requires(typename V::y y, typename V::sums s, typename V::
 /// Whether a memory space has the kernels that layers need in a tensor group, besides those of dense layers.
 template <class Space, class Env>
 concept parts_kernels = complete_kernels<Space> ||
-    (dense_kernels<Space, Env>&& detail::takes_parts<on<Space>, detail::set_views<Space, Env>>);
+    (dense_kernels<Space, Env>&& detail::takes_parts<on<Space>, detail::set_views<Space, Env>, Space>);
 
 }  // namespace trireme::ops
 
@@ -16951,6 +17007,7 @@ class loss_node : public node<Env> {
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
+  using losses = losses_in<space>;
 
   loss_node() : node<Env>({}) { this->loss_ = this; }
   [[nodiscard]] layer_traits traits() const final { return {.does = flow::loss}; }
@@ -16961,8 +17018,8 @@ class loss_node : public node<Env> {
   /// The loss of the rows y, which are those from `first` on. Where backward follows y is overwritten by `weight` times
   /// its gradient.
   /// @param part  which of the outputs lie here; part.whole = 0: all.
-  [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
-                                    ops::table_range part) = 0;
+  [[nodiscard]] virtual losses of(pass<Env>& pass, view y, std::int64_t first, double weight,
+                                  ops::table_range part) = 0;
 
   /// Whether it is a loss of rows that have a target, and decides itself which rows are counted; else all rows are.
   [[nodiscard]] virtual bool is_of_targets() const noexcept { return false; }
@@ -16971,14 +17028,14 @@ class loss_node : public node<Env> {
   /// In nn::auxiliary_loss rows are not counted again. The rows of a loss of targets weigh as much as those that the
   /// model's loss counts; of another loss the mean over all rows is added.
   /// @param rows  lie here, of all samples together.
-  void add_loss(pass<Env>& pass, loss_sum const& found, std::int64_t rows) const {
+  void add_loss(pass<Env>& pass, losses const& found, std::int64_t rows) const {
     if (!auxiliary_) {
       pass.loss += found;
     } else if (is_of_targets()) {
-      pass.loss.sum += found.sum;
+      pass.loss.add_without_rows(found);
     } else {
       auto const each = rows_of_sample(pass, rows);
-      pass.loss.sum += found.sum / static_cast<double>(each) * pass.rows_of_loss(each);
+      pass.loss.add_without_rows(found, static_cast<double>(each), pass.rows_of_loss(each));
     }
   }
   [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
@@ -17056,6 +17113,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
+  using typename loss_node<Env>::losses;
   using numbers = tensor_view<std::int32_t const, typename Env::space>;
 
   explicit layer_node(loss::cross_entropy const& what)
@@ -17082,7 +17140,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
       throw config_error(
           text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"), " for ", how_many(rows, "row")));
   }
-  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
+  losses of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
     auto const n = logits.extent(0);
     if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
     // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
@@ -17094,7 +17152,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
     ops::block_places const packed{0, words, words}, spread{(sample * each - first) * words, each * words, words};
     kernels::copy_blocks(rows, packed, logits, spread, {count, 1, words});
     auto const sum =
-        count == 0 ? loss_sum{} : of_rows(pass, rows, sample, count, weight * static_cast<double>(each), part);
+        count == 0 ? losses{} : of_rows(pass, rows, sample, count, weight * static_cast<double>(each), part);
     if (pass.backward_follows()) {
       kernels::fill(logits, 0.0);
       kernels::copy_blocks(logits, spread, rows, packed, {count, 1, words});
@@ -17125,8 +17183,8 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   }
 
  private:
-  loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
-                   ops::table_range part) {
+  losses of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
+                 ops::table_range part) {
     auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0) {
       if constexpr (ops::has_longer_rows_of_logits<space>) {
@@ -17143,7 +17201,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
           "trireme::nn::loss::cross_entropy: this memory space has no kernels for words on several ranks "
           "(ops::parts_kernels)");
   }
-  loss_sum of_parts(pass<Env>& pass, view logits, numbers targets, double weight, ops::table_range part) {
+  losses of_parts(pass<Env>& pass, view logits, numbers targets, double weight, ops::table_range part) {
     auto const n = targets.size();
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
@@ -17177,6 +17235,7 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
 
  public:
   using typename node<Env>::view;
+  using typename loss_node<Env>::losses;
 
   explicit layer_node(Loss const& what) : what_(what) {}
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const override {
@@ -17186,7 +17245,7 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
                             " for outputs of shape (", rows, ", ", outputs,
                             "); give each sample as many targets as the model has outputs"));
   }
-  loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_range) override {
+  losses of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_range) override {
     return with_numbers<Env>(pass.batch.targets, "targets", [&](auto targets) {
       return of(y, targets.flat().flat(first * y.extent(1), y.size()), pass.backward_follows() ? y : view{}, weight);
     });
@@ -17194,7 +17253,7 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
 
  private:
   template <class Targets>
-  loss_sum of(view y, Targets targets, view dy, double weight) {
+  losses of(view y, Targets targets, view dy, double weight) {
     if constexpr (std::is_same_v<Loss, loss::binary_cross_entropy>) {
       return kernels::binary_cross_entropy(dy, y, targets, weight);
     } else if constexpr (requires { what_.value(0.0, 0.0); }) {
@@ -25224,8 +25283,8 @@ struct host_routing {
   /// gets `scale` times its gradient by the probabilities, with f taken as constant.
   /// Shapes   probabilities, slopes (M, E); chosen (M, K); each sample has `rows` of the rows.
   template <class A>
-  static double imbalance(view<A> slopes, detail::input<A> probabilities, view<std::int32_t const> chosen,
-                          std::int64_t rows, double scale) {
+  static loss_sum imbalance(view<A> slopes, detail::input<A> probabilities, view<std::int32_t const> chosen,
+                            std::int64_t rows, double scale) {
     auto const experts = probabilities.extent(1);
     auto const choices = chosen.extent(1);
     thread_local std::vector<double> load;
@@ -25242,7 +25301,7 @@ struct host_routing {
         if (!slopes.empty()) raw(slopes)[i] = static_cast<A>(scale * slope);
       }
     }
-    return sum;
+    return {sum};
   }
 
   /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is the index of choice i, counts
@@ -26370,8 +26429,8 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   template <class A>
   static void add_excess(view<A>, tokens_view) noexcept {}
   template <class A>
-  static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
-    return 0;
+  static loss_sum imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
+    return {};
   }
   static void sort_by_expert(view<std::int32_t> positions, std::span<std::int64_t> counts, tokens_view chosen) {
     same("sort_by_expert", positions.size(), chosen.size());
@@ -41693,8 +41752,8 @@ class staged_engine {
   /// @param rows    of the whole step's loss, if adds_sample_losses(); empty: there are no other ranks.
   /// @returns the losses of the units on this rank; most of a model's losses are in its last unit.
   template <class Ready, class Hooks = resident_parameters>
-  loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
-                      Hooks&& hooks = {}, std::int64_t shadowed = 0, std::optional<loss_rows> rows = {}) {
+  losses_in<space> train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
+                              Hooks&& hooks = {}, std::int64_t shadowed = 0, std::optional<loss_rows> rows = {}) {
     auto const all = static_cast<std::int64_t>(micro_batches.size()) + shadowed;
     if (all == 0) return {};
     look_at_version(hooks);
@@ -41721,8 +41780,8 @@ class staged_engine {
     if (messages_ != nullptr) messages_->end();
     states_.end();
     scratch_.reset();
-    if (now_.rows.none) now_.loss.count += std::exchange(now_.loss.left_out, 0);
-    return now_.loss;
+    if (now_.rows.none) now_.loss.count_all_rows();
+    return std::exchange(now_.loss, {});
   }
 
   /// Whether the model adds loss terms that count once per sample: see pass::rows_of_loss().
@@ -41744,7 +41803,7 @@ class staged_engine {
 
   /// A step of one micro-batch: calls ready(use).
   template <class Ready, class Hooks = resident_parameters>
-  loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
+  losses_in<space> train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
     return train_step(
         std::span(&batch, 1), weight, key, [&](int use, bool) { ready(use); }, hooks);
   }
@@ -41753,7 +41812,7 @@ class staged_engine {
   template <class Hooks = resident_parameters>
   [[nodiscard]] loss_sum evaluate(samples const& batch, Hooks&& hooks = {}) {
     static_cast<void>(look({&batch, 1}, purpose::evaluate, hooks));
-    return now_.loss;
+    return std::exchange(now_.loss, {}).read();
   }
 
   /// The outputs for some inputs (n, outputs), on the stage that has the last unit (empty on the others); valid until
@@ -41807,7 +41866,7 @@ class staged_engine {
       }
     }
     if (messages_ != nullptr) messages_->end();
-    loss = now_.loss;
+    loss = std::exchange(now_.loss, {}).read();
     return dx;
   }
 
@@ -41849,7 +41908,7 @@ class staged_engine {
     random_key key;
     double weight = 0;
     trireme::purpose purpose = purpose::evaluate;
-    loss_sum loss{};
+    losses_in<space> loss{};
     std::int64_t known = -1;
     loss_rows rows{};
   };
@@ -42208,8 +42267,9 @@ class placed_model {
 
   /// Forward and backward of a step's micro-batches. When it returns, gradients are being exchanged.
   /// @param scale  factor on the losses that are differentiated.
-  /// @returns the losses that this rank contributes; equal samples are counted by one rank.
-  loss_sum train(step_input const& input, double scale, random_key key) {
+  /// @returns the losses that this rank contributes, to be read when the exchange is finished; equal samples are
+  ///          counted by one rank.
+  auto train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = shadows() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
     exchange_.begin({.micro_batches = input.range.count,
@@ -42390,7 +42450,8 @@ class placed_model {
     return std::clamp<std::int64_t>((type == dtype::i32 ? rows : numbers) / std::max<std::int64_t>(1, each), 1, rows);
   }
   // If several ranks compute the same losses, only the first of them contributes them.
-  [[nodiscard]] loss_sum told(loss_sum const& own) const {
+  template <class Losses>
+  [[nodiscard]] Losses told(Losses const& own) const {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.coordinate(axis.kind).rank != 0) return {};
     return own;
@@ -42654,16 +42715,29 @@ struct step_end {
 /// Gradients are those of the mean loss over the rows that count in it, on all ranks and in all micro-batches together.
 /// Backward does not know their number and weighs each as one of all rows; the vote corrects this.
 ///
+/// @param losses   of this rank: read when its gradients are summed, since the host waits then anyway.
 /// @param scale    factor on the gradients.
-/// @param decide   (exchange_result const&) -> whether the step is taken; the same on every rank.
+/// @param decide   (exchange_result const&, std::exception_ptr) -> whether the step is taken; the same on every rank.
+///                 Gets the error of this rank's losses, if reading them failed; then the votes of all ranks have
+///                 step_input::gives_up.
 /// @param before   the numbers of steps and updates before this one.
-template <class Exchange, class Moments, class Optimizer, class Decide>
-step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote, double scale,
-                  Decide&& decide, run_count before, observe::timeline* timeline = nullptr) {
+template <class Exchange, class Moments, class Optimizer, class Losses, class Decide>
+step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote,
+                  Losses const& losses, double scale, Decide&& decide, run_count before,
+                  observe::timeline* timeline = nullptr) {
   using detail::timed;
-  timed(timeline, "finish", [&] { exchange.finish(vote); });
+  std::exception_ptr refused;
+  timed(timeline, "finish", [&] {
+    exchange.finish(vote);
+    try {
+      vote.add(losses.read());
+    } catch (config_error const&) {  // of a target; the other ranks are about to vote, and have to know
+      refused = std::current_exception();
+      vote.wish(step_input::gives_up);
+    }
+  });
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
-  out.taken = decide(out.counted);
+  out.taken = decide(out.counted, refused);
   out.scale = scale * out.counted.counted;
   auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale, scale});
   if (!gradients) return out;
@@ -42696,11 +42770,12 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   vote.clear();
   vote.wish(requirements + (input.failure ? step_input::gives_up : 0));
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
-  detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
+  auto const losses = detail::timed(timeline, "forward, backward", [&] { return model.train(input, scale, key); });
   auto const [counted, multiplied, taken, updated] = end_step(
-      exchange, run.moments, optimizer, vote, scale,
-      [&](exchange_result const& step) {
-        if (step.votes >= step_input::gives_up) detail::throw_together(exchange.everyone(), input.failure);
+      exchange, run.moments, optimizer, vote, losses, scale,
+      [&](exchange_result const& step, std::exception_ptr const& refused) {
+        if (step.votes >= step_input::gives_up)
+          detail::throw_together(exchange.everyone(), input.failure ? input.failure : refused);
         detail::agree_on_maxima(precision, exchange.everyone());
         bool const takes = precision.decide(step.finite) && step.finite_loss;
         clock.skips = takes ? 0 : clock.skips + 1;
@@ -43638,8 +43713,10 @@ class own_exchange : public Exchange {
     expect_valid(optimizer);
     auto& moments = moments_of(optimizer);
     auto& vote = this->new_vote(votes);
-    auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
-    return end_step(*this, moments, optimizer, vote, 1, takes, {this->steps(), this->updates()}).counted;
+    auto const takes = [](exchange_result const& step, std::exception_ptr const&) {
+      return step.finite && step.finite_loss;
+    };
+    return end_step(*this, moments, optimizer, vote, loss_sum{}, 1, takes, {this->steps(), this->updates()}).counted;
   }
   /// Collective. The same with an update of your own: update(segments), called once, gets everything that this rank
   /// updates (a std::span of parallel::owned_segment), and computes each segment's value from the sum of its gradients.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/array_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fbf329dc3b7b9d8ae79587ac6a5e5e686f7bba9981cfa949564cc3e18ef9c84a
+// SHA-256 of the sources: 19044c0293bc5f9738fb70b06900f231637c6c61a6f4f4b5812c24bb6c69052d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,69 +8,64 @@
 #include "trireme/formats/npy.hpp"
 
 // ---- trireme/data/array_files.hpp
-#include <algorithm>
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-namespace trireme::data {
+#ifndef TRIREME_DATA_DETAIL_JOINED_ARRAYS_INCLUDED
+#define TRIREME_DATA_DETAIL_JOINED_ARRAYS_INCLUDED
 
-class array_file_samples;
+// ---- trireme/data/detail/joined_arrays.hpp
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
 
-/// Samples in numpy's .npy files: row s of the features and row s of the targets are sample s.
-///
-///     data::array_files{.features = "fields_*.npy", .targets = "fluxes_*.npy", .features_as = dtype::f32}.open()
-///
-/// Several files follow each other along the first axis. Files are not loaded: rows are read by position when they are
-/// needed. Of arrays in column-major order (`fortran_order`) each number is read by itself, which is slow.
-///
-/// Errors   open() throws config_error if nothing matches, if rows differ in shape or type between files, if features
-///          and targets differ in their number of rows, or if a type needs a conversion that was not asked for;
-///          format_error and io_error, with the file and the byte, for a damaged file.
-struct array_files {
-  file_list features{};
-  file_list targets{};
-  std::optional<dtype> features_as{};  ///< f32 or i32: convert the numbers; else they are what the files hold
-  std::optional<dtype> targets_as{};
-  [[nodiscard]] array_file_samples open() const;
-  friend bool operator==(array_files const&, array_files const&) = default;
+namespace trireme::data::detail {
+
+/// Where an array in numpy's format is stored: a part of a file, or memory.
+class array_bytes {
+ public:
+  array_bytes(std::shared_ptr<stable_file const> file, std::int64_t begin, std::int64_t size)
+      : file_(std::move(file)), begin_(begin), size_(size) {}
+  explicit array_bytes(std::shared_ptr<std::vector<unsigned char> const> memory)
+      : memory_(std::move(memory)), size_(static_cast<std::int64_t>(memory_->size())) {}
+
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  /// Fills `to` with the bytes from `at` on, which must be there.
+  void read(std::int64_t at, std::span<unsigned char> to) const {
+    if (memory_ == nullptr) return file_->read(begin_ + at, to);
+    std::copy_n(memory_->begin() + at, to.size(), to.begin());
+  }
+
+ private:
+  std::shared_ptr<stable_file const> file_;
+  std::shared_ptr<std::vector<unsigned char> const> memory_;
+  std::int64_t begin_ = 0, size_;
 };
 
-/// "trireme::data::array_files{.features = "x.npy", .targets = "y.npy"}"
-[[nodiscard]] inline std::string to_string(array_files const& from) {
-  auto const as = [](char const* field, std::optional<dtype> type) {
-    if (!type) return std::string();
-    return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
-  };
-  return text("trireme::data::array_files{.features = ", to_string(from.features),
-              ", .targets = ", to_string(from.targets), as("features_as", from.features_as),
-              as("targets_as", from.targets_as), "}");
-}
+/// An array and its name in messages.
+struct named_array {
+  std::string name;
+  array_bytes bytes;
+};
 
-namespace detail {
-
-/// Some .npy files, joined along the first axis.
+/// Some arrays, joined along the first axis. Messages begin with `who`, a public name; `what` is features or targets.
 class joined_arrays {
  public:
-  static constexpr char const* who = "trireme::data::array_files";
-
-  joined_arrays(file_list const& files, std::optional<dtype> as, std::string const& what) {
+  joined_arrays(char const* who, std::vector<named_array> arrays, std::optional<dtype> as, char const* what)
+      : who_(who) {
     if (as && *as != dtype::f32 && *as != dtype::i32) {
-      throw config_error(text(who, ": .", what, "_as = ", name_of(*as), ", but numbers are converted to f32 or i32"));
+      throw config_error(text(who_, ": .", what, "_as = ", name_of(*as), ", but numbers are converted to f32 or i32"));
     }
-    for (auto const& name : files.names(who, {".npy"})) add(name);
+    for (auto& each : arrays) add(std::move(each));
     auto const stored = stored_type();
     if (!as && !stored) {
-      throw config_error(text(who, ": ", parts_.front().path, " holds ", formats::npy::name_of(type_),
+      throw config_error(text(who_, ": ", parts_.front().path, " holds ", formats::npy::name_of(type_),
                               ", which no model takes; convert it by .", what, "_as = dtype::f32 or dtype::i32"));
     }
     converts_ = as && stored != as;
@@ -102,7 +97,7 @@ class joined_arrays {
  private:
   struct part {
     std::string path;
-    std::shared_ptr<stable_file const> file;
+    array_bytes stored;
     std::int64_t first, rows, data_at;
     bool column_major;
   };
@@ -136,37 +131,37 @@ class joined_arrays {
     return std::nullopt;
   }
 
-  void add(std::string const& name) {
-    auto file = std::make_shared<stable_file const>(name, who);
-    auto const bytes = static_cast<std::uint64_t>(file->size());
+  void add(named_array array) {
+    auto& name = array.name;
+    auto const bytes = static_cast<std::uint64_t>(array.bytes.size());
     auto const start = [&](std::uint64_t most) {
       std::vector<std::byte> out(std::min(most, bytes));
-      file->read(0, {reinterpret_cast<unsigned char*>(out.data()), out.size()});
+      array.bytes.read(0, {reinterpret_cast<unsigned char*>(out.data()), out.size()});
       return out;
     };
     auto const length = formats::npy::header_bytes(start(formats::npy::start_bytes), bytes, name);
     auto const header = formats::npy::parse_header(start(length), bytes, name);
     auto const& extents = header.extents;
     if (extents.rank() == 0 || extents.size() == 0) {
-      throw config_error(text(who, ": ", name, " has shape ", to_string(extents), ", but at least one row is needed"));
+      throw config_error(text(who_, ": ", name, " has shape ", to_string(extents), ", but at least one row is needed"));
     }
     shape const row(extents.extents().subspan(1));
     if (parts_.empty()) {
       row_ = row;
       type_ = header.type;
     } else if (row != row_ || header.type != type_) {
-      throw config_error(text(who, ": ", name, " holds rows of ", formats::npy::name_of(header.type), " of shape ",
+      throw config_error(text(who_, ": ", name, " holds rows of ", formats::npy::name_of(header.type), " of shape ",
                               to_string(row), ", but ", parts_.front().path, " rows of ", formats::npy::name_of(type_),
                               " of shape ", to_string(row_)));
     }
-    parts_.push_back({name, std::move(file), rows_, extents[0], static_cast<std::int64_t>(header.data_at),
-                      header.column_major && extents.rank() > 1});
+    parts_.push_back({std::move(name), std::move(array.bytes), rows_, extents[0],
+                      static_cast<std::int64_t>(header.data_at), header.column_major && extents.rank() > 1});
     rows_ += extents[0];
   }
 
   void read_row(part const& from, std::int64_t row, std::span<unsigned char> to) const {
     auto const bytes = static_cast<std::int64_t>(width());
-    if (!from.column_major) return from.file->read(from.data_at + row * row_.size() * bytes, to);
+    if (!from.column_major) return from.stored.read(from.data_at + row * row_.size() * bytes, to);
     for (std::int64_t i = 0; i < row_.size(); ++i) {
       std::int64_t at = row, rest = i, stride = from.rows * row_.size();
       for (int axis = row_.rank() - 1; axis >= 0; --axis) {  // the last axis has the largest stride
@@ -174,7 +169,7 @@ class joined_arrays {
         at += rest % row_[axis] * stride;
         rest /= row_[axis];
       }
-      from.file->read(from.data_at + at * bytes, to.subspan(static_cast<std::size_t>(i * bytes), width()));
+      from.stored.read(from.data_at + at * bytes, to.subspan(static_cast<std::size_t>(i * bytes), width()));
     }
   }
 
@@ -218,17 +213,18 @@ class joined_arrays {
       } else if constexpr (std::is_integral_v<From>) {
         if (!std::in_range<std::int32_t>(value)) {
           throw format_error(from.path, static_cast<std::uint64_t>(from.data_at),
-                             text(who, ": sample ", id, " holds ", value, ", which is not a number of 32 bits"));
+                             text(who_, ": sample ", id, " holds ", value, ", which is not a number of 32 bits"));
         }
         out = static_cast<To>(value);
       } else {
-        throw config_error(text(who, ": ", from.path, " holds ", formats::npy::name_of(type_),
+        throw config_error(text(who_, ": ", from.path, " holds ", formats::npy::name_of(type_),
                                 ", which is not converted to i32; ask for f32, or save integers"));
       }
       std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
     }
   }
 
+  char const* who_;
   std::vector<part> parts_;
   std::int64_t rows_ = 0;
   shape row_;
@@ -237,7 +233,44 @@ class joined_arrays {
   bool converts_ = false;
 };
 
-}  // namespace detail
+}  // namespace trireme::data::detail
+
+#endif  // TRIREME_DATA_DETAIL_JOINED_ARRAYS_INCLUDED
+
+// ---- trireme/data/array_files.hpp (goes on)
+namespace trireme::data {
+
+class array_file_samples;
+
+/// Samples in numpy's .npy files: row s of the features and row s of the targets are sample s.
+///
+///     data::array_files{.features = "fields_*.npy", .targets = "fluxes_*.npy", .features_as = dtype::f32}.open()
+///
+/// Several files follow each other along the first axis. Files are not loaded: rows are read by position when they are
+/// needed. Of arrays in column-major order (`fortran_order`) each number is read by itself, which is slow.
+///
+/// Errors   open() throws config_error if nothing matches, if rows differ in shape or type between files, if features
+///          and targets differ in their number of rows, or if a type needs a conversion that was not asked for;
+///          format_error and io_error, with the file and the byte, for a damaged file.
+struct array_files {
+  file_list features{};
+  file_list targets{};
+  std::optional<dtype> features_as{};  ///< f32 or i32: convert the numbers; else they are what the files hold
+  std::optional<dtype> targets_as{};
+  [[nodiscard]] array_file_samples open() const;
+  friend bool operator==(array_files const&, array_files const&) = default;
+};
+
+/// "trireme::data::array_files{.features = "x.npy", .targets = "y.npy"}"
+[[nodiscard]] inline std::string to_string(array_files const& from) {
+  auto const as = [](char const* field, std::optional<dtype> type) {
+    if (!type) return std::string();
+    return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
+  };
+  return text("trireme::data::array_files{.features = ", to_string(from.features),
+              ", .targets = ", to_string(from.targets), as("features_as", from.features_as),
+              as("targets_as", from.targets_as), "}");
+}
 
 /// The samples of array_files.
 ///
@@ -248,10 +281,11 @@ class joined_arrays {
 class array_file_samples {
  public:
   explicit array_file_samples(array_files const& from)
-      : features_(from.features, from.features_as, "features"), targets_(from.targets, from.targets_as, "targets") {
+      : features_(who, opened(from.features), from.features_as, "features"),
+        targets_(who, opened(from.targets), from.targets_as, "targets") {
     if (features_.rows() != targets_.rows()) {
-      throw config_error(text(detail::joined_arrays::who, ": there are ", how_many(features_.rows(), "row"),
-                              " of features but ", targets_.rows(), " of targets"));
+      throw config_error(text(who, ": there are ", how_many(features_.rows(), "row"), " of features but ",
+                              targets_.rows(), " of targets"));
     }
   }
   [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
@@ -265,6 +299,16 @@ class array_file_samples {
   }
 
  private:
+  static constexpr char const* who = "trireme::data::array_files";
+  static std::vector<detail::named_array> opened(file_list const& files) {
+    std::vector<detail::named_array> out;
+    for (auto& name : files.names(who, {".npy"})) {
+      auto file = std::make_shared<detail::stable_file const>(name, who);
+      auto const size = file->size();
+      out.push_back({std::move(name), {std::move(file), 0, size}});
+    }
+    return out;
+  }
   detail::joined_arrays features_, targets_;
 };
 

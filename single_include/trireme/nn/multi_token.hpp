@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/multi_token.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 726205c86fd5f6dbad361a24d45854470f979c6a4fd33699a2065c2feb5a84e5
+// SHA-256 of the sources: 54758345604a1b6dd8eaefdc67b65c957dcdbd14d773e960e969e3bb4df879fd
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -210,17 +210,18 @@ class layer_node<Env, loss::cross_entropy_ahead> final : public layer_node<Env, 
 
  public:
   using typename node<Env>::view;
+  using typename plain::losses;
 
   explicit layer_node(loss::cross_entropy_ahead const& what) : plain(loss::cross_entropy{}), what_(what) {
     if (what.by >= 0 && what.weight >= 0) return;
     throw config_error(text("trireme::nn::loss::cross_entropy_ahead: ", how_many(what.by, "row"), " ahead, weight ",
                             what.weight, "; neither is negative"));
   }
-  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
+  losses of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
     if (!pass.training() || what_.by == 0) return plain::of(pass, logits, first, weight, part);
-    auto rows = this->counted_of(plain::targets_of(pass, first, logits.extent(0)));
-    rows.sum = what_.weight * plain::of(pass, logits, first, weight * what_.weight, part).sum;
-    return rows;
+    losses found = this->counted_of(plain::targets_of(pass, first, logits.extent(0)));
+    found.add_without_rows(plain::of(pass, logits, first, weight * what_.weight, part), 1, what_.weight);
+    return found;
   }
 
  private:

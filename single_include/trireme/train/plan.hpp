@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c77a05002529f5838c5c32ab53c5890650de642a2c850f53d6c43cd55beb6d96
+// SHA-256 of the sources: 18fe4726be9908b3cccfde28fbeba3d2250180a08514fe709a67836d01fe8633
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,6 +7,7 @@
 #include "trireme/comm/counted.hpp"
 
 // ---- trireme/train/plan.hpp
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -16,7 +17,6 @@
 #define TRIREME_TRAIN_DETAIL_PLAN_RUN_INCLUDED
 
 // ---- trireme/train/detail/plan_run.hpp
-#include <cstddef>
 #include <memory>
 #include <span>
 #include <vector>
@@ -381,14 +381,20 @@ struct training_plan {
   std::uint64_t latencies = 0;  ///< for which the rank waits in `steps`, one after the other
   std::int64_t steps = 1;       ///< the period of `sent`: more than 1 if ranks communicate less often than every step
   planned_memory memory;
-  double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
-  double bubble = 0;         ///< share of the step in which the stage that waits longest waits for other stages
-  double computing = 0;      ///< seconds for flops, without waiting
-  double sending = 0;        ///< seconds for what is sent, one call after the other: bytes, and latencies
-  double step_at_best = 0;   ///< seconds if all communication overlaps with computation
-  double step_at_worst = 0;  ///< seconds if none does
+  std::int64_t device_bytes = 0;  ///< of the device that the rank computes on; 0: in host memory, or it is not known
+  int ranks_on_device = 1;        ///< that share it
+  double flops = 0;               ///< additions and multiplications of products and attention in this rank's step
+  double bubble = 0;              ///< share of the step in which the stage that waits longest waits for other stages
+  double computing = 0;           ///< seconds for flops, without waiting
+  double sending = 0;             ///< seconds for what is sent, one call after the other: bytes, and latencies
+  double step_at_best = 0;        ///< seconds if all communication overlaps with computation
+  double step_at_worst = 0;       ///< seconds if none does
 
   [[nodiscard]] int rank() const noexcept { return sent.rank; }
+  /// What the ranks of the device hold, if all hold as much as this one.
+  [[nodiscard]] std::int64_t bytes_on_device() const noexcept { return ranks_on_device * memory.total(); }
+  /// Whether the device has that much. A plan leaves out what CUDA and its libraries hold.
+  [[nodiscard]] bool fits() const noexcept { return device_bytes == 0 || bytes_on_device() <= device_bytes; }
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
     std::uint64_t sum = 0;
     for (auto const& each : sent.by_operation) sum += each.bytes;
@@ -415,6 +421,15 @@ struct training_plan {
   out += text("  memory: parameters ", memory.parameters, ", gradients ", memory.gradients, ", optimizer ",
               memory.optimizer, ", activations ", memory.activations, ", buffers ", memory.buffers, ", in all ",
               how_many(memory.total(), "byte"), "\n");
+  if (plan.device_bytes > 0) {
+    out += text("  device: ", how_many(plan.device_bytes, "byte"), ", planned for ",
+                how_many(plan.ranks_on_device, "rank"), " on it: ", how_many(plan.bytes_on_device(), "byte"), "\n");
+    if (!plan.fits()) {
+      out +=
+          "  the training will not fit into the memory of the device: take a smaller batch, more micro-batches or "
+          "nn::checkpointed, or shard by parallel::zero\n";
+    }
+  }
   out += text("  bubble: ", 100 * plan.bubble, " % of the step\n");
   out += text("  time: ", plan.computing, " s computing, ", plan.sending, " s sending, ", plan.step_at_best, " to ",
               plan.step_at_worst, " s a step\n");
@@ -481,7 +496,16 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
   paper_training<Comm, Precision, Model, Optimizer, Parallel, Compression> paper(
       trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.precision_policy(),
       trainer.compression_policy(), {world.rank(), world.size()});
-  return planned(paper.step(form, options.samples, options.micro_batches), world.size(), options);
+  auto plan = planned(paper.step(form, options.samples, options.micro_batches), world.size(), options);
+  using space = typename space_of<Comm>::type;
+  if constexpr (requires { space::device_bytes(); }) {
+    plan.device_bytes = static_cast<std::int64_t>(space::device_bytes());
+    if constexpr (has_peers<Comm, float, space>)
+      plan.ranks_on_device = world.size();  // threads, on one device unless they say otherwise
+  }
+  if constexpr (requires { space::remember_plan(std::size_t{}); })
+    space::remember_plan(static_cast<std::size_t>(plan.memory.total()));
+  return plan;
 }
 
 }  // namespace detail
@@ -491,7 +515,8 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
 ///
 /// Bytes    sent: equal to what the rank's communicators count in each step of fit(), except the first step of a
 ///          pipeline, which also sends shapes. Memory: equal to what exchange, optimizer and engine report after some
-///          steps, without packed copies of weights and the communicators' own buffers.
+///          steps, without packed copies of weights and the communicators' own buffers. In the memory of a device,
+///          the plan says whether that fits (fits()), and a device_memory_error of this thread names it.
 /// Numerics flops are those of products (2 m n k each) and of attention (the unmasked half); kernels that only move
 ///          data count as free. Times assume that a rank runs everything at the speeds in `options`, and that the
 ///          stages of a pipeline are equal: they are a first estimate, not a measurement.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a4022c0ce7b7c7877ea5977dae0eeb6b4cadc9dc4dba2b1a13a9adfac3cc29ec
+// SHA-256 of the sources: 99fbdc8d275037860f7731c127265c35ac4fcc14da4f02b0295e37ea26ce6ee9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -280,6 +280,8 @@ template <class Strategy, class Model, class Data, class World, class... Policie
     }
   } catch (comm_error const& error) {
     left_alone = error.what();
+  } catch (device_memory_error const& error) {
+    failed = error.what();
   } catch (std::bad_alloc const&) {
     failed = "trireme::sweep: not enough memory for this strategy";
   } catch (std::exception const& error) {
