@@ -8,7 +8,7 @@ execute_process(COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/extract-ex
                 OUTPUT_VARIABLE examples OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 string(REPLACE "\n" ";" examples "${examples}")
 foreach(example IN LISTS examples)
-  # Those in CUDA memory run in the simulator of a GPU's threads.
+  # Examples that use CUDA memory run in the simulator of a GPU's threads; without it they are left out.
   trireme_includes(cuda ${folder}/${example}.cpp "trireme/comm/cuda\\.hpp")
   if(cuda AND NOT TARGET trireme_simulated_cuda)
     continue()

@@ -22,6 +22,10 @@ create() {
 }
 create
 conan list 'trireme/*'
+if ! grep -rlq --include=CMakeCache.txt '^TRIREME_CUDA:.*=OFF' "$CONAN_HOME"; then
+  echo "no CMakeCache.txt of the package"
+  exit 1
+fi
 if grep -rl --include=CMakeCache.txt CUDAToolkit "$CONAN_HOME"; then
   echo "without the option cuda, CMake has looked for CUDA (see the files above)"
   exit 1

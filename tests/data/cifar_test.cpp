@@ -65,6 +65,10 @@ TEST_CASE("pictures of CIFAR are read with the colours of a pixel together", "[d
   CHECK(out[0] == 19);
   hundred.deviation[1] = 0;
   CHECK(contains(sentence_of([&] { static_cast<void>(hundred.open()); }), "deviation 0 of colour 1"));
+  hundred.deviation[1] = 1e-50;
+  CHECK(
+      contains(sentence_of([&] { static_cast<void>(hundred.open()); }),
+               "trireme::data::cifar: the mean 0.25 and deviation 1e-50 of colour 1 give numbers that float32 cannot"));
 }
 
 TEST_CASE("files that are not CIFAR's are refused by byte and sample", "[data][cifar]") {

@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../catch.hpp"
@@ -84,6 +86,40 @@ TEST_CASE("columns of a table become numbers, at any position", "[data][csv]") {
   CHECK(to_string(data::csv{.files = "a.csv", .features = {"x"}, .targets = {"y"}, .targets_as = dtype::i32}) ==
         "trireme::data::csv{.files = \"a.csv\", .features = {\"x\"}, .targets = {\"y\"}, .targets_as = "
         "trireme::dtype::i32}");
+  CHECK(to_string(data::csv{.files = "a.csv",
+                            .features = {"a \"b\"\r\n", "c\\'"},
+                            .targets = {"y"},
+                            .encoding = encoding,
+                            .separator = '\t'}) ==
+        R"(trireme::data::csv{.files = "a.csv", .features = {"a \"b\"\r\n", "c\\'"}, .targets = {"y"}, )"
+        R"(.encoding = {2 columns}, .separator = '\t'})");
+}
+
+TEST_CASE("what read() would refuse of an encoding is not saved", "[data][csv]") {
+  scratch const here;
+  auto const path = here / "encoding.json";
+  data::csv_encoding const old{.columns = {{.name = "x", .mean = 1, .deviation = 2}}};
+  old.save(path);
+  auto const refusal = [&](std::vector<data::csv_column> columns) {
+    return sentence_of<format_error>([&] { data::csv_encoding{.columns = std::move(columns)}.save(path); });
+  };
+  auto const infinite = std::numeric_limits<double>::infinity();
+  CHECK(contains(refusal({{.name = "x", .deviation = 0}}), "the deviation must be above 0"));
+  CHECK(contains(refusal({{.name = "x", .deviation = infinite}}),
+                 "the deviation of column \"x\" is not a finite number"));
+  CHECK(contains(refusal({{.name = "x", .mean = -infinite}}), "the mean of column \"x\" is not a finite number"));
+  CHECK(contains(refusal({{.name = "x"}, {.name = "x", .categories = {"a"}}}), "the column \"x\" is there twice"));
+  CHECK(contains(refusal({{.name = "x", .categories = {"\xff"}}}), "encoding.json"));
+  CHECK(data::csv_encoding::read(path) == old);
+  CHECK(here.entries() == 1);
+}
+
+TEST_CASE("an encoding may have more than a million categories", "[data][csv]") {
+  scratch const here;
+  data::csv_encoding all{.columns = {{.name = "x"}}};
+  for (int i = 0; i <= 1 << 20; ++i) all.columns[0].categories.push_back(std::to_string(i));
+  all.save(here / "encoding.json");
+  CHECK(data::csv_encoding::read(here / "encoding.json") == all);
 }
 
 TEST_CASE("a label is an integer, missing values become what is asked for, columns may have no names", "[data][csv]") {
@@ -107,6 +143,20 @@ TEST_CASE("a label is an integer, missing values become what is asked for, colum
   CHECK(out == std::vector<std::int32_t>{1, 0, -1});
 }
 
+TEST_CASE("a column of equal numbers becomes 0, and a line's end may be missing after an empty field", "[data][csv]") {
+  scratch const here;
+  write(here / "t.csv", "x,y\n0.1,1\n0.1,2\n0.1,");
+  data::csv const from{
+      .files = here / "t.csv", .features = {"x"}, .targets = {"y"}, .standardised = {"x"}, .targets_missing = 7};
+  auto const samples = from.open();
+  REQUIRE(samples.size() == 3);
+  CHECK(samples.encoding().columns == std::vector{data::csv_column{.name = "x", .mean = 0.1, .deviation = 1}});
+  std::vector<float> in(3), out(3);
+  samples.read(std::vector<std::int64_t>{0, 1, 2}, in.data(), out.data());
+  CHECK(in == std::vector<float>{0, 0, 0});
+  CHECK(out == std::vector<float>{1, 2, 7});
+}
+
 TEST_CASE("what is wrong in a table is named by its line and column", "[data][csv]") {
   tables const t;
   CHECK(t.refusal("x,y\n1,2\n") == "");
@@ -116,9 +166,10 @@ TEST_CASE("what is wrong in a table is named by its line and column", "[data][cs
   CHECK(contains(t.refusal("x,y\n1,2,3\n"), "line 2: the record has 3 fields"));
   CHECK(contains(t.refusal("x,y\n1,2\n\n"), "line 3: the line is empty"));
   CHECK(contains(t.refusal("x,y\n\"1\n\",2\n3,abc\n", {.missing = {"1\n"}, .features_missing = 0}),
-                 "line 4, sample 1, column \"y\": \"abc\" is not a finite number"));
+                 "line 4, sample 1, column \"y\": \"abc\" is not a finite number that a double can hold"));
   CHECK(contains(t.refusal("x,y\n1,\n"), "line 2, sample 0, column \"y\": has no value"));
-  CHECK(contains(t.refusal("x,y\ninf,1\n"), "\"inf\" is not a finite number"));
+  CHECK(contains(t.refusal("x,y\ninf,1\n"), "\"inf\" is not a finite number that a double can hold"));
+  CHECK(contains(t.refusal("x,y\n1e-400,1\n"), "\"1e-400\" is not a finite number that a double can hold"));
   CHECK(contains(t.refusal("x,y\n1e39,1\n"), "is not a number of type"));
   CHECK(contains(t.refusal("x,y\n1,1.5\n", {.targets_as = dtype::i32}), "\"1.5\" is not a number of type"));
   CHECK(
@@ -130,7 +181,11 @@ TEST_CASE("what is wrong in a table is named by its line and column", "[data][cs
   CHECK(contains(t.refusal("x,z\n1,2\n"), "has no column \"y\"; it has \"x\", \"z\""));
   CHECK(contains(t.refusal("x,y,x\n1,2,3\n"), "has two columns \"x\""));
   CHECK(contains(t.refusal("x,y\n"), "has no record besides the names"));
+  auto const unnamed = t.refusal("\xef\xbb\xbf", {.features = {"0"}, .targets = {"1"}, .header = false});
+  CHECK(contains(unnamed, "has no record"));
+  CHECK(!contains(unnamed, "names of its columns"));
   CHECK(contains(t.refusal(""), "the file is empty"));
+  CHECK(contains(t.refusal("x,y\n1,"), "line 2, sample 0, column \"y\": has no value"));
   CHECK(contains(t.refusal("x,y\nNA,1\n", {.standardised = {"x"}, .features_missing = 0}), "has no number"));
   CHECK(contains(t.refusal("x,y\n1,1\n", {.standardised = {"z"}}), "neither a feature nor a target"));
   CHECK(contains(t.refusal("x,y\n1,1\n", {.standardised = {"x"}, .categories = {"x"}}), "one of .categories too"));
@@ -140,6 +195,13 @@ TEST_CASE("what is wrong in a table is named by its line and column", "[data][cs
       contains(t.refusal("x,y\n1,1\n", {.targets_as = dtype::i32, .targets_missing = 0.5}), ".targets_missing = 0.5"));
   CHECK(contains(t.refusal("x,y\n1,1\n", {.standardised = {"x"}, .encoding = data::csv_encoding{}}),
                  ".encoding has no column \"x\""));
+  data::csv_encoding const twice{.columns = {{.name = "x", .categories = {"1", "2", "1"}}}};
+  CHECK(contains(t.refusal("x,y\n1,1\n", {.categories = {"x"}, .encoding = twice}),
+                 ".encoding names the category \"1\" of column \"x\" twice"));
+  CHECK(sentence_of([] { data::detail::expect_distinct("x", 1 << 24, dtype::f32); }) == "");
+  CHECK(sentence_of([] { data::detail::expect_distinct("x", 1 << 25, dtype::i32); }) == "");
+  CHECK(contains(sentence_of([] { data::detail::expect_distinct("x", (1 << 24) + 1, dtype::f32); }),
+                 "column \"x\" has more than 2^24 categories, which f32 cannot tell apart; make it i32"));
   CHECK(contains(t.refusal("x,y\n1e300,1\n-1e300,2\n", {.standardised = {"x"}}), "too large to be standardised"));
   write(t.here / "a.csv", "x,y\n1,2\n");
   write(t.here / "b.csv", "y,x\n1,2\n");
@@ -178,4 +240,7 @@ TEST_CASE("a table of several blocks is read, and a file that changes is noticed
   std::fstream(path, std::ios::binary | std::ios::in | std::ios::out).seekp(13) << "\n";
   CHECK(contains(sentence_of([&] { samples.read(std::vector<std::int64_t>{0}, in.data(), out.data()); }),
                  "sample 0 has changed since the file was opened"));
+  std::filesystem::resize_file(path, 1000);
+  CHECK(contains(sentence_of<io_error>([&] { samples.read(std::vector<std::int64_t>{2999}, in.data(), out.data()); }),
+                 "is gone; restore the file"));
 }

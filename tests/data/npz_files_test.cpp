@@ -1,6 +1,7 @@
 #include "trireme/data/npz_files.hpp"
 
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <span>
 #include <string>
@@ -91,6 +92,25 @@ TEST_CASE("members of an archive are read by rows", "[data][npz_files]") {
     if (refusal(from).empty()) FAIL(i);
   }
   CHECK(refused > static_cast<int>(2 * array_of(3).size()));
+}
+
+TEST_CASE("an archive of 65535 members needs no zip64, and one of more does", "[data][npz_files]") {
+  auto const member = zip_of({{"x", ""}});
+  auto const entry = member.substr(31, 47);  // between the member of 31 bytes and the end record
+  auto const members_of = [&](int count, int stated) {
+    auto archive = member.substr(0, 31);
+    for (int i = 0; i < count; ++i) archive += entry;
+    archive += "PK\5\6" + little(0, 4) + little(static_cast<std::uint64_t>(stated), 2) +
+               little(static_cast<std::uint64_t>(stated), 2) +
+               little(entry.size() * static_cast<std::size_t>(count), 4) + little(31, 4) + little(0, 2);
+    auto const read = [&](std::uint64_t at, std::span<std::byte> to) {
+      std::memcpy(to.data(), archive.data() + at, to.size());
+    };
+    return formats::zip::read_directory(read, archive.size(), "a.npz").members.size();
+  };
+  CHECK(members_of(65535, 65535) == 65535);
+  CHECK(
+      contains(sentence_of([&] { static_cast<void>(members_of(65536, 65535)); }), "something follows the last entry"));
 }
 
 TEST_CASE("archives that numpy wrote are read, and odd ones are refused by one sentence", "[data][npz_files]") {

@@ -139,7 +139,8 @@ template <class Read>
   bool const room = end_at >= locator_bytes + wide_end_bytes;
   if (room) read(end_at - locator_bytes, std::span(locator));
   bool const wide = fields(locator).four(0) == locator_mark;
-  if (!wide && (out.at == 0xffffffffU || out.bytes == 0xffffffffU || out.entries == 0xffffU)) {
+  // The number 65535 does not call for zip64: it may be the true number of members.
+  if (!wide && (out.at == 0xffffffffU || out.bytes == 0xffffffffU)) {
     throw format_error(path, end_at, "the zip64 end record is missing");
   }
   if (wide) {
