@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/cifar.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 86775629101251fbb46bc840451123d02d5023e28776341a9d3b1f49c602981b
+// SHA-256 of the sources: 1c0ed607e437ddc16e402b2edcefc91c7cea27ed3a00bcc5686cf8a1aebe278e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,10 +40,12 @@ enum class cifar_labels {
 ///
 ///     data::cifar{.files = "cifar-10-batches-bin/data_batch_*.bin"}.open()
 ///
-/// A number of a picture is (byte / 255 - mean) / deviation, by the mean and deviation of its colour.
+/// A number of a picture is (byte / 255 - mean) / deviation, by the mean and deviation of its colour. Give a pattern
+/// and not the folder: it holds the test pictures too.
 ///
-/// Errors   open() throws config_error if nothing matches, and for deviations that are not above 0; format_error, with
-///          the file, the byte and the sample, if a file does not consist of whole records, or a label is not a class.
+/// Errors   open() throws config_error if nothing matches, for deviations that are not above 0, and for means and
+///          deviations that give numbers beyond float32. A file that does not consist of whole records is a
+///          format_error with file and byte; a label that is not a class, with file, byte and sample.
 struct cifar {
   file_list files{};
   cifar_labels labels = cifar_labels::ten;
@@ -89,7 +92,12 @@ class cifar_samples {
                                 " must be finite, and the deviation above 0"));
       }
       for (std::size_t byte = 0; byte < 256; ++byte) {
-        numbers_[colour][byte] = static_cast<float>((static_cast<double>(byte) / 255 - mean) / deviation);
+        auto const number = (static_cast<double>(byte) / 255 - mean) / deviation;
+        if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) {
+          throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
+                                  " give numbers that float32 cannot hold"));
+        }
+        numbers_[colour][byte] = static_cast<float>(number);
       }
     }
     for (auto const& name : from.files.names(who, {".bin"})) add(name);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/csv.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f12c8fc250d04c131e808636d2b8da92b616fd6e2024749461332f195dc7046b
+// SHA-256 of the sources: fb27699568fcfb9cafc53490980c1a6ec06dfdb8f9afdf99b00bcc7855207bde
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -55,11 +55,17 @@ struct csv_encoding {
     return found == columns.end() ? nullptr : &*found;
   }
   /// Writes the encoding as JSON, in place of a file of that name. Doubles read back as they were.
-  /// Errors   io_error; format_error if a name or a category is not UTF-8, which JSON cannot hold.
+  /// Errors   io_error; format_error if a name or a category is not UTF-8, which JSON cannot hold, and for what read()
+  ///          refuses: two columns of one name, numbers that are not finite, a deviation that is not above 0, more than
+  ///          1 GiB. The file is then as it was before.
   void save(std::string const& path) const;
-  /// Errors   io_error; format_error, with the byte, for JSON that is not an encoding.
+  /// Errors   io_error, also for a file of more than 1 GiB; format_error, with the byte, for JSON that is not an
+  ///          encoding.
   [[nodiscard]] static csv_encoding read(std::string const& path);
   friend bool operator==(csv_encoding const&, csv_encoding const&) = default;
+
+ private:
+  static csv_encoding from(formats::json::value const& all);
 };
 
 /// Samples in tables of comma-separated values (RFC 4180): each record is a sample.
@@ -71,9 +77,13 @@ struct csv_encoding {
 /// follow each other. open() reads the tables once: it checks every chosen field, computes the encoding unless one is
 /// given, and keeps where each record begins. Records are then read by position, so tables may be larger than memory.
 ///
-/// Errors   open() throws config_error if nothing matches, for a column that does not exist, and for settings that
-///          exclude each other; format_error, with the file, the byte, the line and the column, for a wrong number of
-///          fields, a field that is not a number, a missing one, an unknown category, and what RFC 4180 does not allow.
+/// All files have the same columns in the same order. A record has at most 16 MiB.
+///
+/// Errors   open() throws config_error if nothing matches, for a column that does not exist, for settings that exclude
+///          each other, and for more than 2^24 categories as f32. It throws format_error with the file and the byte:
+///          with line and column, for a missing field, one that is not a finite number that a double can hold, and a
+///          category that the given encoding does not have; with the line, for a record with another number of fields,
+///          an empty line, a quote that is not closed, and what else RFC 4180 does not allow.
 struct csv {
   file_list files{};
   std::vector<std::string> features{};      ///< names of columns, in the order of the input
@@ -83,9 +93,11 @@ struct csv {
   dtype features_as = dtype::f32;           ///< or i32
   dtype targets_as = dtype::f32;            ///< or i32, for labels
   std::vector<std::string> missing{"", "NA", "NaN", "nan"};  ///< fields that hold no value
-  std::optional<double> features_missing{};  ///< what a missing one becomes, as the model sees it; else it is an error
-  std::optional<double> targets_missing{};   ///< likewise; losses ignore the label -1
-  std::optional<csv_encoding> encoding{};    ///< of another table; else it is computed
+  /// What a missing one becomes, as the model sees it; else it is an error. It is the same for all features; in a
+  /// column of categories, 0 is also the first category, so choose another number there.
+  std::optional<double> features_missing{};
+  std::optional<double> targets_missing{};  ///< likewise; losses ignore the label -1
+  std::optional<csv_encoding> encoding{};   ///< of another table; else it is computed
   char separator = ',';
   bool header = true;
   [[nodiscard]] csv_samples open() const;
@@ -96,9 +108,18 @@ struct csv {
 
 /// "trireme::data::csv{.files = "a.csv", .features = {"x"}, .targets = {"y"}}"
 [[nodiscard]] inline std::string to_string(csv const& from) {
-  auto const list = [](std::vector<std::string> const& names) {
+  auto const escaped = [](std::string_view letters, char quote) {
     std::string out;
-    for (auto const& each : names) out += text(out.empty() ? "" : ", ", "\"", each, "\"");
+    for (auto const letter : letters) {
+      bool const escape = letter == quote || letter == '\\' || letter == '\n' || letter == '\r' || letter == '\t';
+      if (escape) out += '\\';
+      out += letter == '\n' ? 'n' : letter == '\r' ? 'r' : letter == '\t' ? 't' : letter;
+    }
+    return text(quote, out, quote);
+  };
+  auto const list = [&](std::vector<std::string> const& names) {
+    std::string out;
+    for (auto const& each : names) out += text(out.empty() ? "" : ", ", escaped(each, '"'));
     return text("{", out, "}");
   };
   auto const type = [](dtype of) { return of == dtype::i32 ? "trireme::dtype::i32" : "trireme::dtype::f32"; };
@@ -112,7 +133,10 @@ struct csv {
   if (from.missing != usual.missing) out += text(", .missing = ", list(from.missing));
   if (from.features_missing) out += text(", .features_missing = ", *from.features_missing);
   if (from.targets_missing) out += text(", .targets_missing = ", *from.targets_missing);
-  if (from.separator != usual.separator) out += text(", .separator = '", from.separator, "'");
+  if (from.encoding) out += text(", .encoding = {", how_many(from.encoding->columns.size(), "column"), "}");
+  if (from.separator != usual.separator) {
+    out += text(", .separator = ", escaped(std::string_view(&from.separator, 1), '\''));
+  }
   if (!from.header) out += ", .header = false";
   return out + "}";
 }
@@ -121,7 +145,19 @@ namespace detail {
 
 inline constexpr char const* csv_name = "trireme::data::csv";
 
-/// The number that a field spells, blanks around it aside.
+/// A value for each category of an encoding: more than the usual limit. read() takes at most 1 GiB.
+inline constexpr formats::json::limits csv_encoding_limits{.values = std::size_t{1} << 28};
+
+/// Throws config_error if numbers of this type do not tell so many categories of a column apart.
+inline void expect_distinct(std::string const& column, std::size_t categories, dtype type) {
+  if (type == dtype::f32 && categories > std::size_t{1} << std::numeric_limits<float>::digits) {
+    throw config_error(text(csv_name, ": column \"", column,
+                            "\" has more than 2^24 categories, which f32 cannot tell apart; make it i32"));
+  }
+}
+
+/// The number that a field spells, blanks around it aside; none for "inf", and for "1e400" and "1e-400", which a
+/// double can hold only as infinity and as 0.
 [[nodiscard]] inline std::optional<double> number_of(std::string_view field) {
   auto const blank = [](char letter) { return letter == ' ' || letter == '\t'; };
   while (!field.empty() && blank(field.front())) field.remove_prefix(1);
@@ -213,12 +249,16 @@ class csv_samples {
       scan(tables->back());
     }
     tables_ = std::move(tables);
-    if (size_ == 0) throw refusal(text(tables_->front().path, " has no record besides the names of its columns"));
+    if (size_ == 0) {
+      throw refusal(
+          text(tables_->front().path, " has no record", from_.header ? " besides the names of its columns" : ""));
+    }
     for (auto& each : columns_) {
       if (each.known) continue;
       if (each.what == detail::csv_conversion::kind::standardised && each.count == 0) {
         throw refusal(text("column \"", each.as.name, "\" has no number, so that it cannot be standardised"));
       }
+      detail::expect_distinct(each.as.name, each.ids.size(), each.type);
       each.finish();
       if (!std::isfinite(each.as.mean) || !std::isfinite(each.as.deviation)) {
         throw refusal(text("the numbers of column \"", each.as.name, "\" are too large to be standardised"));
@@ -328,6 +368,7 @@ class csv_samples {
       throw refusal(text(".encoding gives column \"", to.as.name, "\" the mean ", given->mean, " and the deviation ",
                          given->deviation, ", but they must be finite, and the deviation above 0"));
     }
+    detail::expect_distinct(to.as.name, given->categories.size(), to.type);
     to.as = *given;
     for (auto const& each : given->categories) {
       if (!to.ids.emplace(each, static_cast<std::int32_t>(to.ids.size())).second) {
@@ -356,7 +397,7 @@ class csv_samples {
       return found->second;
     }
     auto const number = detail::number_of(field);
-    if (!number) throw fail(shown() + "is not a finite number");
+    if (!number) throw fail(shown() + "is not a finite number that a double can hold");
     if (column.what == kind::standardised && !column.known) return *number;
     auto const out = column.what == kind::standardised ? (*number - column.as.mean) / column.as.deviation : *number;
     if (!fits(out, column.type)) throw fail(text(shown(), "is not a number of type ", name_of(column.type)));
@@ -522,12 +563,19 @@ inline void csv_encoding::save(std::string const& path) const {
     list.emplace_back(std::move(one));
   }
   auto const letters = json::to_string(json::value::make({{"columns", std::move(list)}}), 2) + "\n";
-  static_cast<void>(json::parse(letters, path));  // what could not be read again is not written
+  // What could not be read again is not written.
+  if (letters.size() > formats::most_bytes_at_once) {
+    throw format_error(path, letters.size(), text(detail::csv_name, ": the encoding has more than 1 GiB"));
+  }
+  static_cast<void>(from(json::parse(letters, path, detail::csv_encoding_limits)));
   formats::atomic_write(path, letters);
 }
 
 inline csv_encoding csv_encoding::read(std::string const& path) {
-  auto const all = formats::json::parse(formats::read_text(path), path);
+  return from(formats::json::parse(formats::read_text(path), path, detail::csv_encoding_limits));
+}
+
+inline csv_encoding csv_encoding::from(formats::json::value const& all) {
   csv_encoding out;
   for (auto const& each : all.at("columns").as_array()) {
     csv_column column{.name = each.at("name").as_string()};
@@ -536,8 +584,15 @@ inline csv_encoding csv_encoding::read(std::string const& path) {
       for (auto const& category : list->as_array()) column.categories.push_back(category.as_string());
       if (column.categories.empty()) list->fail("a column needs at least one category");
     } else {
-      column.mean = each.at("mean").as_double();
-      column.deviation = each.at("deviation").as_double();
+      auto const number = [&](char const* key) {
+        auto const& found = each.at(key);  // to_string() makes null of numbers that are not finite
+        if (!found.is_number()) {
+          found.fail(text("the ", key, " of column \"", column.name, "\" is not a finite number"));
+        }
+        return found.as_double();
+      };
+      column.mean = number("mean");
+      column.deviation = number("deviation");
       if (!(column.deviation > 0)) each.fail("the deviation must be above 0");
     }
     out.columns.push_back(std::move(column));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/zip.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 07acb14702eeb2822b58280118a3b19aac41cb69204b7387cf1eb120b0309b82
+// SHA-256 of the sources: 618dd4895d4933e8adda2ea18f9fd720a372150cd5b0b504115f3ba5ed87cab0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -142,7 +142,8 @@ template <class Read>
   bool const room = end_at >= locator_bytes + wide_end_bytes;
   if (room) read(end_at - locator_bytes, std::span(locator));
   bool const wide = fields(locator).four(0) == locator_mark;
-  if (!wide && (out.at == 0xffffffffU || out.bytes == 0xffffffffU || out.entries == 0xffffU)) {
+  // The number 65535 does not call for zip64: it may be the true number of members.
+  if (!wide && (out.at == 0xffffffffU || out.bytes == 0xffffffffU)) {
     throw format_error(path, end_at, "the zip64 end record is missing");
   }
   if (wide) {
