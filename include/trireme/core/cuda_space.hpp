@@ -188,7 +188,9 @@ class cuda_pools {
   return {sentence, now};
 }
 
-void finish_cuda_stream();  // cuda::finish()
+/// Waits for this thread's stream, which then has freed what was freed in its order, and gives the device what its pool
+/// holds and nobody uses. For an allocation that has failed.
+void empty_cuda_pool();
 
 /// Memory of the device that is allocated at once. If the device has none left, the pool of scratch gives back first
 /// what this thread has freed in the order of its stream.
@@ -197,11 +199,7 @@ void finish_cuda_stream();  // cuda::finish()
   void* block = nullptr;
   auto code = ::cudaMalloc(&block, bytes);
   if (code == cudaErrorMemoryAllocation) {
-    (void)::cudaGetLastError();
-    finish_cuda_stream();
-    int device = 0;
-    (void)::cudaGetDevice(&device);
-    cuda_pools::of_process().trim(device);
+    empty_cuda_pool();
     code = ::cudaMalloc(&block, bytes);
   }
   if (code == cudaErrorMemoryAllocation) throw out_of_cuda_memory(who, bytes);
@@ -281,7 +279,13 @@ struct cuda {
 
 namespace detail {
 
-inline void finish_cuda_stream() { cuda::finish(); }
+inline void empty_cuda_pool() {
+  (void)::cudaGetLastError();
+  cuda::finish();
+  int device = 0;
+  (void)::cudaGetDevice(&device);
+  cuda_pools::of_process().trim(device);
+}
 
 /// Memory of the device that only work on one thread's stream uses: it is allocated and freed in the order of that
 /// stream, from the device's pool, so that nobody waits when it grows. Where the device has no pools it is ordinary
@@ -310,9 +314,7 @@ class cuda_stream_memory {
       auto* const stream = cuda::stream();
       auto code = ::cudaMallocFromPoolAsync(&address_, bytes, pool, stream);
       if (code == cudaErrorMemoryAllocation) {  // perhaps what was freed is not yet free
-        (void)::cudaGetLastError();
-        cuda::finish();
-        cuda_pools::of_process().trim(device);
+        empty_cuda_pool();
         code = ::cudaMallocFromPoolAsync(&address_, bytes, pool, stream);
       }
       if (code != cudaSuccess) address_ = nullptr;

@@ -476,7 +476,7 @@ class squares_total<cuda> {
   }
   void finish() {
     queue_all();
-    auto* const on_host = static_cast<std::int64_t*>(place_.on_host) + detail::cuda_results::bytes / 8;
+    auto* const on_host = static_cast<std::int64_t*>(place_.on_host()) + detail::cuda_results::bytes / 8;
     detail::expect_cuda("squares_total",
                         ::cudaMemcpyAsync(on_host, on_device(), bytes, cudaMemcpyDeviceToHost, cuda::stream()));
     cuda::finish();
@@ -500,11 +500,11 @@ class squares_total<cuda> {
   static constexpr std::size_t bytes = (exact_sum::limbs + 1) * sizeof(std::int64_t);
   static_assert(bytes <= detail::cuda_results::bytes);
   [[nodiscard]] std::int64_t* on_device() const {
-    return static_cast<std::int64_t*>(place_.on_device) + detail::cuda_results::bytes / 8;
+    return static_cast<std::int64_t*>(place_.on_device()) + detail::cuda_results::bytes / 8;
   }
 
   exact_sum& into_;
-  detail::cuda_results::place place_;
+  detail::mirrored_memory const& place_;
   dtype type_{};
 };
 

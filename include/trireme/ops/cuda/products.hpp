@@ -39,10 +39,7 @@ inline bool queue_product(char const* who, cuda_kernels::product_call const& cal
   using state = cuda_kernels::product_outcome::state;
   auto outcome = cuda_kernels::multiply(cuda::stream(), call);
   if (outcome.no_memory_for > 0) {
-    cuda::finish();
-    int device = 0;
-    expect_cuda(who, ::cudaGetDevice(&device));
-    trireme::detail::cuda_pools::of_process().trim(device);
+    trireme::detail::empty_cuda_pool();
     outcome = cuda_kernels::multiply(cuda::stream(), call);
   }
   if (outcome.no_memory_for > 0)

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -81,27 +82,44 @@ class cuda_scratch_memory {
   return cuda_scratch_memory::of_thread(who, bytes);
 }
 
-/// Where the kernels of one thread leave numbers for the host: memory of the device, and pinned memory of the host that
-/// they are copied to. One pair for each device; the first half is that of cuda_result, the second one that of
-/// squares_total.
+/// Memory of this thread's device for numbers that kernels leave, and as much pinned memory of the host, to which they
+/// are copied.
+class mirrored_memory {
+ public:
+  mirrored_memory(char const* who, std::size_t bytes) : bytes_(bytes) {
+    expect_cuda(who, ::cudaGetDevice(&device_));
+    expect_cuda(who, ::cudaMallocHost(&on_host_, bytes));
+    try {
+      on_device_ = cuda::allocate(bytes);
+    } catch (...) {
+      (void)::cudaFreeHost(on_host_);
+      throw;
+    }
+  }
+  mirrored_memory(mirrored_memory const&) = delete;
+  mirrored_memory& operator=(mirrored_memory const&) = delete;
+  ~mirrored_memory() {
+    cuda::deallocate(on_device_, bytes_);
+    (void)::cudaFreeHost(on_host_);
+  }
+  [[nodiscard]] int device() const noexcept { return device_; }
+  [[nodiscard]] void* on_device() const noexcept { return on_device_; }
+  [[nodiscard]] void* on_host() const noexcept { return on_host_; }
+
+ private:
+  std::size_t bytes_;
+  int device_ = 0;
+  void* on_device_ = nullptr;
+  void* on_host_ = nullptr;
+};
+
+/// Where the kernels of one thread leave numbers that the host waits for at once. One memory for each device; the first
+/// half is that of cuda_result, the second one that of squares_total.
 class cuda_results {
  public:
   static constexpr std::size_t bytes = 32768;  // of each half: the counts of 4096 experts
-  struct place {
-    void* on_device = nullptr;
-    void* on_host = nullptr;
-  };
 
-  cuda_results() = default;
-  cuda_results(cuda_results const&) = delete;
-  cuda_results& operator=(cuda_results const&) = delete;
-  ~cuda_results() {
-    for (auto const& each : of_device_) {
-      (void)::cudaFree(each.on_device);
-      (void)::cudaFreeHost(each.on_host);
-    }
-  }
-  [[nodiscard]] static place of_thread(char const* who) {
+  [[nodiscard]] static mirrored_memory const& of_thread(char const* who) {
     (void)cuda::stream();  // made first, so it ends after the memory that its kernels write
     thread_local cuda_results all;
     int device = 0;
@@ -109,27 +127,27 @@ class cuda_results {
     auto const at = static_cast<std::size_t>(device);
     if (at >= all.of_device_.size()) all.of_device_.resize(at + 1);
     auto& found = all.of_device_[at];
-    if (found.on_device == nullptr) found.on_device = cuda::allocate(2 * bytes);
-    if (found.on_host == nullptr) expect_cuda(who, ::cudaMallocHost(&found.on_host, 2 * bytes));
-    return found;
+    if (found == nullptr) found = std::make_unique<mirrored_memory>(who, 2 * bytes);
+    return *found;
   }
 
  private:
-  std::vector<place> of_device_;
+  std::vector<std::unique_ptr<mirrored_memory>> of_device_;
 };
 
 /// Zeros N integers in device memory, calls `launch` with their address, and returns them when the device has them.
 template <class T, std::size_t N, class Launch>
 [[nodiscard]] std::array<T, N> cuda_result(char const* who, Launch&& launch) {
   static_assert(N * sizeof(T) <= cuda_results::bytes);
-  auto const place = cuda_results::of_thread(who);
+  auto const& place = cuda_results::of_thread(who);
   auto* const stream = cuda::stream();
-  expect_cuda(who, ::cudaMemsetAsync(place.on_device, 0, N * sizeof(T), stream));
-  expect_cuda(who, launch(static_cast<T*>(place.on_device)));
-  expect_cuda(who, ::cudaMemcpyAsync(place.on_host, place.on_device, N * sizeof(T), cudaMemcpyDeviceToHost, stream));
+  expect_cuda(who, ::cudaMemsetAsync(place.on_device(), 0, N * sizeof(T), stream));
+  expect_cuda(who, launch(static_cast<T*>(place.on_device())));
+  expect_cuda(who,
+              ::cudaMemcpyAsync(place.on_host(), place.on_device(), N * sizeof(T), cudaMemcpyDeviceToHost, stream));
   cuda::finish();
   std::array<T, N> result;
-  std::memcpy(result.data(), place.on_host, sizeof result);
+  std::memcpy(result.data(), place.on_host(), sizeof result);
   return result;
 }
 

@@ -24,44 +24,17 @@ namespace trireme::ops {
 
 namespace detail {
 
-/// Memory for the numbers of some calls: each call's on the device, and in pinned memory that they are copied to.
-class loss_memory {
- public:
-  static constexpr int calls = 64;
-
-  explicit loss_memory(char const* who) {
-    expect_cuda(who, ::cudaGetDevice(&device_));
-    expect_cuda(who, ::cudaMallocHost(&on_host_, bytes));
-    try {
-      on_device_ = cuda::allocate(bytes);
-    } catch (...) {
-      (void)::cudaFreeHost(on_host_);
-      throw;
-    }
-  }
-  loss_memory(loss_memory const&) = delete;
-  loss_memory& operator=(loss_memory const&) = delete;
-  ~loss_memory() {
-    cuda::deallocate(on_device_, bytes);
-    (void)::cudaFreeHost(on_host_);
-  }
-  [[nodiscard]] int device() const noexcept { return device_; }
-  [[nodiscard]] auto* on_device() const noexcept { return static_cast<cuda_kernels::loss_numbers*>(on_device_); }
-  [[nodiscard]] auto* on_host() const noexcept { return static_cast<cuda_kernels::loss_numbers*>(on_host_); }
-
- private:
-  static constexpr std::size_t bytes = calls * sizeof(cuda_kernels::loss_numbers);
-  int device_ = 0;
-  void* on_device_ = nullptr;
-  void* on_host_ = nullptr;
-};
-
 /// The memory of one call. Free again when nobody holds it: what is queued later on the stream comes after its copy.
 struct loss_slot {
-  std::shared_ptr<loss_memory const> memory;
+  std::shared_ptr<mirrored_memory const> memory;
   int number;
-  [[nodiscard]] auto* on_device() const noexcept { return memory->on_device() + number; }
-  [[nodiscard]] auto* on_host() const noexcept { return memory->on_host() + number; }
+  [[nodiscard]] auto* on_device() const noexcept { return of(memory->on_device()); }
+  [[nodiscard]] auto* on_host() const noexcept { return of(memory->on_host()); }
+
+ private:
+  [[nodiscard]] cuda_kernels::loss_numbers* of(void* all) const noexcept {
+    return static_cast<cuda_kernels::loss_numbers*>(all) + number;
+  }
 };
 
 /// The slots of one thread.
@@ -79,14 +52,14 @@ class loss_slots {
       auto const& each = all.slots_[all.next_];
       if (each.use_count() == 1 && each->memory->device() == device) return each;
     }
-    auto const memory = std::make_shared<loss_memory const>(who);
+    auto const memory = std::make_shared<mirrored_memory const>(who, more * sizeof(cuda_kernels::loss_numbers));
     all.next_ = all.slots_.size();
-    for (int i = 0; i < loss_memory::calls; ++i)
-      all.slots_.push_back(std::make_shared<loss_slot const>(loss_slot{memory, i}));
+    for (int i = 0; i < more; ++i) all.slots_.push_back(std::make_shared<loss_slot const>(loss_slot{memory, i}));
     return all.slots_[all.next_];
   }
 
  private:
+  static constexpr int more = 64;  // are made at once
   std::vector<slot> slots_;
   std::size_t next_ = 0;
 };

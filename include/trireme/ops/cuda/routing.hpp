@@ -160,7 +160,7 @@ struct cuda_routing {
     detail::expect_cuda("sort_by_expert", cuda_kernels::sort_by_expert(cuda::stream(), raw(positions), raw(chosen),
                                                                        chosen.size(), experts, scratch));
     static_assert(cuda_kernels::most_experts * sizeof(std::int64_t) <= detail::cuda_results::bytes);
-    auto* const here = detail::cuda_results::of_thread("sort_by_expert").on_host;
+    auto* const here = detail::cuda_results::of_thread("sort_by_expert").on_host();
     detail::expect_cuda("sort_by_expert",
                         ::cudaMemcpyAsync(here, scratch, counts.size_bytes(), cudaMemcpyDeviceToHost, cuda::stream()));
     cuda::finish();
