@@ -1,17 +1,12 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "trireme/core/dtype.hpp"
-#include "trireme/core/error.hpp"
-#include "trireme/core/plural.hpp"
-#include "trireme/core/shape.hpp"
 #include "trireme/data/detail/joined_arrays.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 #include "trireme/data/file_list.hpp"
@@ -41,13 +36,9 @@ struct array_files {
 
 /// "trireme::data::array_files{.features = "x.npy", .targets = "y.npy"}"
 [[nodiscard]] inline std::string to_string(array_files const& from) {
-  auto const as = [](char const* field, std::optional<dtype> type) {
-    if (!type) return std::string();
-    return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
-  };
   return text("trireme::data::array_files{.features = ", to_string(from.features),
-              ", .targets = ", to_string(from.targets), as("features_as", from.features_as),
-              as("targets_as", from.targets_as), "}");
+              ", .targets = ", to_string(from.targets), detail::conversion_field("features_as", from.features_as),
+              detail::conversion_field("targets_as", from.targets_as), "}");
 }
 
 /// The samples of array_files.
@@ -56,25 +47,14 @@ struct array_files {
 /// Numerics f64 and integers are rounded to the nearest f32; integers that do not fit i32 are refused by sample.
 /// Threads  read() is const: any number of callers. Copies share the open files.
 /// @models trireme::dataset
-class array_file_samples {
+class array_file_samples : public detail::array_pair {
  public:
   explicit array_file_samples(array_files const& from)
-      : features_(who, opened(from.features), from.features_as, "features"),
-        targets_(who, opened(from.targets), from.targets_as, "targets") {
-    if (features_.rows() != targets_.rows()) {
-      throw config_error(text(who, ": there are ", how_many(features_.rows(), "row"), " of features but ",
-                              targets_.rows(), " of targets"));
-    }
-  }
-  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
-  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
-  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
-  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
-  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
-  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    features_.read(ids, inputs);
-    targets_.read(ids, targets);
-  }
+      : array_pair{who,  // braces, so that features are opened first
+                   {who, opened(from.features), from.features_as, "features"},
+                   "features",
+                   {who, opened(from.targets), from.targets_as, "targets"},
+                   "targets"} {}
 
  private:
   static constexpr char const* who = "trireme::data::array_files";
@@ -87,7 +67,6 @@ class array_file_samples {
     }
     return out;
   }
-  detail::joined_arrays features_, targets_;
 };
 
 inline array_file_samples array_files::open() const { return array_file_samples(*this); }

@@ -13,7 +13,6 @@
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
-#include "trireme/core/shape.hpp"
 #include "trireme/data/detail/joined_arrays.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 #include "trireme/data/file_list.hpp"
@@ -48,13 +47,9 @@ struct npz_files {
 
 /// "trireme::data::npz_files{.files = "a.npz", .features = "x", .targets = "y"}"
 [[nodiscard]] inline std::string to_string(npz_files const& from) {
-  auto const as = [](char const* field, std::optional<dtype> type) {
-    if (!type) return std::string();
-    return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
-  };
   return text("trireme::data::npz_files{.files = ", to_string(from.files), ", .features = \"", from.features,
-              "\", .targets = \"", from.targets, "\"", as("features_as", from.features_as),
-              as("targets_as", from.targets_as), from.check ? "" : ", .check = false", "}");
+              "\", .targets = \"", from.targets, "\"", detail::conversion_field("features_as", from.features_as),
+              detail::conversion_field("targets_as", from.targets_as), from.check ? "" : ", .check = false", "}");
 }
 
 namespace detail {
@@ -176,27 +171,16 @@ class npz_archive {
 /// Numerics as array_file_samples.
 /// Threads  read() is const: any number of callers. Copies share files and memory.
 /// @models trireme::dataset
-class npz_samples {
+class npz_samples : public detail::array_pair {
  public:
   explicit npz_samples(npz_files const& from, formats::zip::decompressor const& decompress = {})
-      : features_(detail::npz_files_name, opened(from, from.features, ".features", decompress), from.features_as,
-                  "features"),
-        targets_(detail::npz_files_name, opened(from, from.targets, ".targets", decompress), from.targets_as,
-                 "targets") {
-    if (features_.rows() != targets_.rows()) {
-      throw config_error(text(detail::npz_files_name, ": there are ", how_many(features_.rows(), "row"), " of \"",
-                              from.features, "\" but ", targets_.rows(), " of \"", from.targets, "\""));
-    }
-  }
-  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
-  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
-  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
-  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
-  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
-  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    features_.read(ids, inputs);
-    targets_.read(ids, targets);
-  }
+      : array_pair{
+            detail::npz_files_name,
+            {detail::npz_files_name, opened(from, from.features, ".features", decompress), from.features_as,
+             "features"},
+            text("\"", from.features, "\""),
+            {detail::npz_files_name, opened(from, from.targets, ".targets", decompress), from.targets_as, "targets"},
+            text("\"", from.targets, "\"")} {}
 
  private:
   static std::vector<detail::named_array> opened(npz_files const& from, std::string const& member, char const* field,
@@ -207,7 +191,6 @@ class npz_samples {
     }
     return out;
   }
-  detail::joined_arrays features_, targets_;
 };
 
 inline npz_samples npz_files::open(formats::zip::decompressor const& decompress) const {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/array_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 19044c0293bc5f9738fb70b06900f231637c6c61a6f4f4b5812c24bb6c69052d
+// SHA-256 of the sources: 841c3ed14e0822607b0acdb43e390f9efce389f67fe8fc47af720a386d7f7153
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,10 +8,8 @@
 #include "trireme/formats/npy.hpp"
 
 // ---- trireme/data/array_files.hpp
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +20,9 @@
 // ---- trireme/data/detail/joined_arrays.hpp
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 
 namespace trireme::data::detail {
@@ -233,6 +233,38 @@ class joined_arrays {
   bool converts_ = false;
 };
 
+/// The arrays of features and targets as samples: row s of both is sample s.
+class array_pair {
+ public:
+  /// @param features_name, targets_name  of the arrays, in the message about different numbers of rows.
+  array_pair(char const* who, joined_arrays features, std::string const& features_name, joined_arrays targets,
+             std::string const& targets_name)
+      : features_(std::move(features)), targets_(std::move(targets)) {
+    if (features_.rows() != targets_.rows()) {
+      throw config_error(text(who, ": there are ", how_many(features_.rows(), "row"), " of ", features_name, " but ",
+                              targets_.rows(), " of ", targets_name));
+    }
+  }
+  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
+  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
+  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
+  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
+  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    features_.read(ids, inputs);
+    targets_.read(ids, targets);
+  }
+
+ private:
+  joined_arrays features_, targets_;
+};
+
+/// `, .features_as = trireme::dtype::f32`, or nothing: for to_string() of a description.
+[[nodiscard]] inline std::string conversion_field(char const* field, std::optional<dtype> type) {
+  if (!type) return {};
+  return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
+}
+
 }  // namespace trireme::data::detail
 
 #endif  // TRIREME_DATA_DETAIL_JOINED_ARRAYS_INCLUDED
@@ -263,13 +295,9 @@ struct array_files {
 
 /// "trireme::data::array_files{.features = "x.npy", .targets = "y.npy"}"
 [[nodiscard]] inline std::string to_string(array_files const& from) {
-  auto const as = [](char const* field, std::optional<dtype> type) {
-    if (!type) return std::string();
-    return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
-  };
   return text("trireme::data::array_files{.features = ", to_string(from.features),
-              ", .targets = ", to_string(from.targets), as("features_as", from.features_as),
-              as("targets_as", from.targets_as), "}");
+              ", .targets = ", to_string(from.targets), detail::conversion_field("features_as", from.features_as),
+              detail::conversion_field("targets_as", from.targets_as), "}");
 }
 
 /// The samples of array_files.
@@ -278,25 +306,14 @@ struct array_files {
 /// Numerics f64 and integers are rounded to the nearest f32; integers that do not fit i32 are refused by sample.
 /// Threads  read() is const: any number of callers. Copies share the open files.
 /// @models trireme::dataset
-class array_file_samples {
+class array_file_samples : public detail::array_pair {
  public:
   explicit array_file_samples(array_files const& from)
-      : features_(who, opened(from.features), from.features_as, "features"),
-        targets_(who, opened(from.targets), from.targets_as, "targets") {
-    if (features_.rows() != targets_.rows()) {
-      throw config_error(text(who, ": there are ", how_many(features_.rows(), "row"), " of features but ",
-                              targets_.rows(), " of targets"));
-    }
-  }
-  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
-  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
-  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
-  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
-  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
-  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    features_.read(ids, inputs);
-    targets_.read(ids, targets);
-  }
+      : array_pair{who,  // braces, so that features are opened first
+                   {who, opened(from.features), from.features_as, "features"},
+                   "features",
+                   {who, opened(from.targets), from.targets_as, "targets"},
+                   "targets"} {}
 
  private:
   static constexpr char const* who = "trireme::data::array_files";
@@ -309,7 +326,6 @@ class array_file_samples {
     }
     return out;
   }
-  detail::joined_arrays features_, targets_;
 };
 
 inline array_file_samples array_files::open() const { return array_file_samples(*this); }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/npz_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3ddbc98a0691f184d51c4fd569aab5424768f22f9d2172a7afdca3d6a54aa475
+// SHA-256 of the sources: 93729ff4a0a1d6f3ec1b0d1f0ac43ec89988adc9509757f87f89eca4ad3366bf
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -234,6 +234,38 @@ class joined_arrays {
   bool converts_ = false;
 };
 
+/// The arrays of features and targets as samples: row s of both is sample s.
+class array_pair {
+ public:
+  /// @param features_name, targets_name  of the arrays, in the message about different numbers of rows.
+  array_pair(char const* who, joined_arrays features, std::string const& features_name, joined_arrays targets,
+             std::string const& targets_name)
+      : features_(std::move(features)), targets_(std::move(targets)) {
+    if (features_.rows() != targets_.rows()) {
+      throw config_error(text(who, ": there are ", how_many(features_.rows(), "row"), " of ", features_name, " but ",
+                              targets_.rows(), " of ", targets_name));
+    }
+  }
+  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
+  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
+  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
+  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
+  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    features_.read(ids, inputs);
+    targets_.read(ids, targets);
+  }
+
+ private:
+  joined_arrays features_, targets_;
+};
+
+/// `, .features_as = trireme::dtype::f32`, or nothing: for to_string() of a description.
+[[nodiscard]] inline std::string conversion_field(char const* field, std::optional<dtype> type) {
+  if (!type) return {};
+  return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
+}
+
 }  // namespace trireme::data::detail
 
 #endif  // TRIREME_DATA_DETAIL_JOINED_ARRAYS_INCLUDED
@@ -268,13 +300,9 @@ struct npz_files {
 
 /// "trireme::data::npz_files{.files = "a.npz", .features = "x", .targets = "y"}"
 [[nodiscard]] inline std::string to_string(npz_files const& from) {
-  auto const as = [](char const* field, std::optional<dtype> type) {
-    if (!type) return std::string();
-    return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
-  };
   return text("trireme::data::npz_files{.files = ", to_string(from.files), ", .features = \"", from.features,
-              "\", .targets = \"", from.targets, "\"", as("features_as", from.features_as),
-              as("targets_as", from.targets_as), from.check ? "" : ", .check = false", "}");
+              "\", .targets = \"", from.targets, "\"", detail::conversion_field("features_as", from.features_as),
+              detail::conversion_field("targets_as", from.targets_as), from.check ? "" : ", .check = false", "}");
 }
 
 namespace detail {
@@ -396,27 +424,16 @@ class npz_archive {
 /// Numerics as array_file_samples.
 /// Threads  read() is const: any number of callers. Copies share files and memory.
 /// @models trireme::dataset
-class npz_samples {
+class npz_samples : public detail::array_pair {
  public:
   explicit npz_samples(npz_files const& from, formats::zip::decompressor const& decompress = {})
-      : features_(detail::npz_files_name, opened(from, from.features, ".features", decompress), from.features_as,
-                  "features"),
-        targets_(detail::npz_files_name, opened(from, from.targets, ".targets", decompress), from.targets_as,
-                 "targets") {
-    if (features_.rows() != targets_.rows()) {
-      throw config_error(text(detail::npz_files_name, ": there are ", how_many(features_.rows(), "row"), " of \"",
-                              from.features, "\" but ", targets_.rows(), " of \"", from.targets, "\""));
-    }
-  }
-  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
-  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
-  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
-  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
-  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
-  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    features_.read(ids, inputs);
-    targets_.read(ids, targets);
-  }
+      : array_pair{
+            detail::npz_files_name,
+            {detail::npz_files_name, opened(from, from.features, ".features", decompress), from.features_as,
+             "features"},
+            text("\"", from.features, "\""),
+            {detail::npz_files_name, opened(from, from.targets, ".targets", decompress), from.targets_as, "targets"},
+            text("\"", from.targets, "\"")} {}
 
  private:
   static std::vector<detail::named_array> opened(npz_files const& from, std::string const& member, char const* field,
@@ -427,7 +444,6 @@ class npz_samples {
     }
     return out;
   }
-  detail::joined_arrays features_, targets_;
 };
 
 inline npz_samples npz_files::open(formats::zip::decompressor const& decompress) const {

@@ -14,6 +14,7 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 #include "trireme/formats/npy.hpp"
@@ -225,5 +226,37 @@ class joined_arrays {
   dtype given_ = dtype::f32;
   bool converts_ = false;
 };
+
+/// The arrays of features and targets as samples: row s of both is sample s.
+class array_pair {
+ public:
+  /// @param features_name, targets_name  of the arrays, in the message about different numbers of rows.
+  array_pair(char const* who, joined_arrays features, std::string const& features_name, joined_arrays targets,
+             std::string const& targets_name)
+      : features_(std::move(features)), targets_(std::move(targets)) {
+    if (features_.rows() != targets_.rows()) {
+      throw config_error(text(who, ": there are ", how_many(features_.rows(), "row"), " of ", features_name, " but ",
+                              targets_.rows(), " of ", targets_name));
+    }
+  }
+  [[nodiscard]] std::int64_t size() const noexcept { return features_.rows(); }
+  [[nodiscard]] dtype input_type() const noexcept { return features_.type(); }
+  [[nodiscard]] dtype target_type() const noexcept { return targets_.type(); }
+  [[nodiscard]] shape input_shape() const { return features_.row_shape(); }
+  [[nodiscard]] shape target_shape() const { return targets_.row_shape(); }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    features_.read(ids, inputs);
+    targets_.read(ids, targets);
+  }
+
+ private:
+  joined_arrays features_, targets_;
+};
+
+/// `, .features_as = trireme::dtype::f32`, or nothing: for to_string() of a description.
+[[nodiscard]] inline std::string conversion_field(char const* field, std::optional<dtype> type) {
+  if (!type) return {};
+  return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
+}
 
 }  // namespace trireme::data::detail
