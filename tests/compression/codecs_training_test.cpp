@@ -20,9 +20,11 @@ using policy_cases::on_mlp;
 namespace {
 
 using plain = one_of<quantise<8>, quantise<4>, quantise<2>, sign, random_k, top_k_sampled>;
+using sized = by_size<none, error_feedback<quantise<4>>>;
+using named = by_name<cast<bf16>, quantise<8>, error_feedback<top_k>, power_sgd>;
 using with_feedback =
     one_of<error_feedback<quantise<4>>, error_feedback<quantise<2>>, error_feedback<compression::sign>,
-           error_feedback<random_k>, error_feedback<top_k_sampled>>;
+           error_feedback<random_k>, error_feedback<top_k_sampled>, sized, named>;
 
 optim::adamw const adaptive{.learning_rate = 1e-2};
 
@@ -65,6 +67,23 @@ TEST_CASE("each codec with error feedback learns, resumes bit for bit and sends 
     for (int const ranks : {1, 3})
       CHECK(on_mlp.holds_by_threads(ranks, part, adaptive, parallel::zero<1>{.bucket_bytes = 1024}, codec) == "");
   }
+}
+
+TEST_CASE("compressors chosen by size and by name learn, resume bit for bit and send what is planned",
+          "[compression]") {
+  watchdog const watch("codecs by tensor", std::chrono::seconds(240));
+  named const names{.list = {{.names = "*0.weight *1.bias", .codec = error_feedback<top_k>{.inner = {.ratio = 0.3F}}},
+                             {.names = "*1.weight", .codec = power_sgd{.rank = 2}},
+                             {.names = "*0.bias", .codec = quantise<8>{}}}};
+  for (with_feedback const& codec : {with_feedback{sized{.bytes = 1024}}, with_feedback{names}}) {
+    INFO(describe(codec));
+    for (std::int64_t const bytes : {1024, 1 << 20})  // several buckets, and one with all tensors
+      CHECK(on_mlp.holds_by_threads(3, 0.9, adaptive, parallel::zero<1>{.bucket_bytes = bytes}, codec) == "");
+  }
+  named const misspelt{.list = {{.names = "*1.wieght", .codec = power_sgd{}}}};
+  CHECK_THROWS_WITH(on_mlp.state_by_threads(2, adaptive, parallel::zero<1>{.bucket_bytes = 1024}, with_feedback{misspelt}),
+                    Catch::Matchers::Contains("trireme::compression::by_name: .names: nothing in the model matches "
+                                              "\"*1.wieght\"; the nearest names are "));
 }
 
 TEST_CASE("data and zero<1> get the same weights from each codec", "[compression]") {

@@ -2,9 +2,14 @@
 
 #include <cmath>
 #include <cstddef>
+#include <functional>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../catch.hpp"
+#include "trireme/comm/launch.hpp"
+#include "trireme/comm/threads.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/precision/precision.hpp"
 
@@ -27,7 +32,150 @@ std::vector<float> told(top_k::instance<env>& state, std::vector<float> gradient
   return out;
 }
 
+using compression::by_name;
+using compression::by_size;
+using compression::power_sgd;
+using compression::quantise;
+
+/// A bucket of two matrices and two vectors, with gaps.
+struct mixed_bucket {
+  std::vector<parameter_info> infos{{"a.weight", {8, 16}}, {"a.bias", {8}}, {"b.weight", {16, 8}}, {"b.bias", {16}}};
+  std::vector<std::int64_t> offsets{0, 128, 144, 272};
+  bucket_form form{300, {}};
+  mixed_bucket() {
+    for (std::size_t i = 0; i < infos.size(); ++i) form.tensors.push_back({&infos[i], offsets[i]});
+  }
+  [[nodiscard]] bool holds(std::size_t tensor, std::int64_t i) const {
+    return i >= offsets[tensor] && i < offsets[tensor] + infos[tensor].extents.size();
+  }
+  [[nodiscard]] std::vector<float> gradient(int rank, int step) const {
+    std::vector<float> all(300);
+    for (std::size_t t = 0; t < infos.size(); ++t) {
+      for (auto i = offsets[t]; i < offsets[t] + infos[t].extents.size(); ++i)
+        all[static_cast<std::size_t>(i)] = static_cast<float>((7 * i + 13 * rank + 5 * step) % 31 - 15) / 8;
+    }
+    return all;
+  }
+  [[nodiscard]] std::vector<float> sum(int step) const {
+    auto all = gradient(0, step);
+    auto const other = gradient(1, step);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] += other[i];
+    return all;
+  }
+};
+
+/// What a collective compressor makes of three steps on two ranks, the same on both.
+template <class Compressor>
+std::vector<std::vector<float>> three_steps(mixed_bucket const& bucket, Compressor const& compressor) {
+  std::vector<std::vector<float>> out[2];
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    using world_type = std::remove_reference_t<decltype(world)>;
+    auto const rank = world.rank();
+    typename Compressor::template instance<env, world_type> state(compressor, bucket.form, world);
+    for (int step = 0; step < 3; ++step) {
+      auto gradient = bucket.gradient(rank, step);
+      if constexpr (has_at_gradient<decltype(state)>) state.at_gradient({.step = step, .rank = rank});
+      state.begin(tensor_view{gradient}, 1);
+      while (!state.turn()) {
+      }
+      state.commit();
+      out[rank].push_back(gradient);
+    }
+  });
+  CHECK(out[0] == out[1]);
+  return out[0];
+}
+
 }  // namespace
+
+TEST_CASE("by_size sends small tensors with one compressor and large ones with another", "[compression]") {
+  mixed_bucket const bucket;
+  using policy = by_size<none, error_feedback<top_k>>;
+  auto const found = three_steps(bucket, policy{.large = {.inner = {.ratio = 0.25F}}, .bytes = 512});
+  for (std::size_t step = 0; step < found.size(); ++step) {
+    auto const sum = bucket.sum(static_cast<int>(step));
+    int left_out = 0;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      auto const at = static_cast<std::int64_t>(i);
+      if (bucket.holds(0, at) || bucket.holds(2, at)) {
+        left_out += std::equal_to<>{}(found[step][i], 0.0F) && !std::equal_to<>{}(sum[i], 0.0F);
+      } else {
+        CHECK(found[step][i] == sum[i]);
+      }
+    }
+    CHECK(left_out > 64);  // of 256
+  }
+}
+
+TEST_CASE("by_size that gives all tensors to one compressor equals that compressor bit for bit", "[compression]") {
+  mixed_bucket const bucket;
+  auto const alone = three_steps(bucket, power_sgd{.rank = 1});
+  CHECK(three_steps(bucket, by_size<none, power_sgd>{.large = {.rank = 1}, .bytes = 0}) == alone);
+  CHECK(three_steps(bucket, by_size<power_sgd, none>{.small = {.rank = 1}, .bytes = 1 << 20}) == alone);
+  // Tensors that it would send as they are may be sent by another one.
+  CHECK(three_steps(bucket, by_size<none, power_sgd>{.large = {.rank = 1}, .bytes = 512}) == alone);
+}
+
+TEST_CASE("by_name uses the first entry that matches, and otherwise the rest", "[compression]") {
+  mixed_bucket const bucket;
+  using policy = by_name<none, top_k, power_sgd, compression::one_of<quantise<8>, none>>;
+  auto const found = three_steps(bucket, policy{.list = {{.names = "b.bias a.weight", .codec = none{}},
+                                                         {.names = "*.bias", .codec = top_k{.ratio = 0.01F}},
+                                                         {.names = "b.*", .codec = power_sgd{.rank = 1}}},
+                                                .rest = top_k{}});
+  auto const sum = bucket.sum(0);
+  int exact[4] = {}, zero[4] = {};
+  for (std::size_t t = 0; t < 4; ++t) {
+    for (auto i = bucket.offsets[t]; i < bucket.offsets[t] + bucket.infos[t].extents.size(); ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      exact[t] += std::equal_to<>{}(found[0][at], sum[at]);
+      zero[t] += std::equal_to<>{}(found[0][at], 0.0F);
+    }
+  }
+  CHECK((exact[0] == 128 && exact[3] == 16));
+  CHECK(zero[1] >= 6);  // each rank has sent one of 8
+  CHECK((exact[2] < 64 && zero[2] < 64));
+}
+
+TEST_CASE("parts of a bucket keep the state of their compressors, by tensor", "[compression]") {
+  mixed_bucket const bucket;
+  launch(comm::threads{.ranks = 1}, [&](auto& world) {
+    using world_type = std::remove_reference_t<decltype(world)>;
+    using sparse = error_feedback<top_k>;
+    using policy = by_size<sparse, power_sgd>;
+    typename policy::template instance<env, world_type> state(policy{.large = {.rank = 1}, .bytes = 512}, bucket.form,
+                                                              world);
+    auto gradient = bucket.gradient(0, 0);
+    state.begin(tensor_view{gradient}, 1);
+    CHECK(state.takes_rounds());
+    while (!state.turn()) {
+    }
+    state.commit();
+    std::vector<std::string> names;
+    state.visit_state(state_scope::owned, [&](std::string const& name, state_location const& place, auto view) {
+      names.push_back(name);
+      CHECK(view.size() == place.info.extents.size());
+    });
+    CHECK(names == std::vector<std::string>{"residual/a.bias", "residual/b.bias", "residual/a.weight",
+                                            "power_sgd_q/a.weight", "residual/b.weight", "power_sgd_q/b.weight"});
+  });
+}
+
+TEST_CASE("by_size and by_name are compared, validated, and printed as their source", "[compression]") {
+  CHECK(to_string(by_size<none, top_k>{}) ==
+        "compression::by_size<compression::none, compression::top_k>{.small = compression::none{}, .large = "
+        "compression::top_k{.ratio = 0.01f}, .bytes = 65536}");
+  using policy = by_name<none, top_k>;
+  policy const chosen{.list = {{.names = "*.bias", .codec = top_k{.ratio = 0.5F}}}};
+  CHECK(to_string(chosen) ==
+        "compression::by_name<compression::none, compression::top_k>{.list = {{.names = \"*.bias\", .codec = "
+        "compression::top_k{.ratio = 0.5f}}}, .rest = compression::none{}}");
+  CHECK(chosen != policy{});
+  CHECK_THROWS_WITH((by_size<none, top_k>{.bytes = -1}.validate()),
+                    "trireme::compression::by_size: .bytes is -1; it must be at least 0");
+  CHECK_THROWS_WITH((policy{.list = {{.names = "*", .codec = top_k{.ratio = 2}}}}.validate()),
+                    "trireme::compression::top_k: ratio 2 is not in (0, 1]");
+}
 
 TEST_CASE("none and cast decode to the encoded values, rounded to the type on the wire", "[compression]") {
   std::vector<float> const gradient{1.0F, -2.5F, 1.001F, 0.0F};

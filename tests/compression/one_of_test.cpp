@@ -29,6 +29,15 @@ static_assert(broken<parallel::zero<2>, compression::one_of<top_k, power_sgd>> =
               "collective-compressor-needs-one-exchange");
 static_assert(broken<parallel::zero<2>, compression::one_of<top_k, cast<bf16>>>.empty());
 
+using by_size = compression::by_size<compression::none, sparse>;
+using by_name = compression::by_name<power_sgd, cast<bf16>>;
+static_assert(collective_compressor<by_size, environment<precision::fp32>, comm::threads_world>);
+static_assert(collective_compressor<by_name, environment<precision::fp32>, comm::threads_world>);
+static_assert(broken<parallel::zero<1>, by_size>.empty());
+static_assert(broken<parallel::zero<2>, by_name> == "collective-compressor-needs-one-exchange");
+static_assert(broken<parallel::tensor, by_size> == "collective-compressor-needs-whole-tensors");
+static_assert(has_patterns<compression::one_of<top_k, by_name>> && !has_patterns<any>);
+
 }  // namespace
 
 TEST_CASE("a compressor chosen at run time gives the same bits as that compressor used directly", "[compression]") {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "trireme/compression/by_name.hpp"
+#include "trireme/compression/by_size.hpp"
 #include "trireme/compression/cast.hpp"
 #include "trireme/compression/error_feedback.hpp"
 #include "trireme/compression/none.hpp"

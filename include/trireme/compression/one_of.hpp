@@ -7,6 +7,7 @@
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/pattern.hpp"
 #include "trireme/core/type_name.hpp"
 
 namespace trireme::compression {
@@ -24,6 +25,15 @@ struct one_of {
 
   void validate() const {
     std::visit([](auto const& one) { expect_valid(one); }, chosen);
+  }
+  /// See name_pattern.
+  template <class F>
+  void for_each_pattern(F&& f) const requires(has_patterns<Compressors> || ...) {
+    std::visit(
+        [&]<class One>(One const& one) {
+          if constexpr (has_patterns<One>) one.for_each_pattern(f);
+        },
+        chosen);
   }
 };
 

@@ -159,14 +159,17 @@ template <class Sorted, class List, class Comm, class... Policies>
   Comm* everyone = nullptr;
   if constexpr (count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &pick<slot::communicator, void>(policies...);
+  auto& voters = everyone != nullptr ? *everyone : world;
+  std::vector<std::string> names;
+  for (auto const& each : list) names.push_back(each.name);
   bucket_requirements requirements;
   if constexpr (count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
     auto const& optimizer = pick<slot::optimizer, void>(policies...);
-    std::vector<std::string> names;
-    for (auto const& each : list) names.push_back(each.name);
-    parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
+    parallel::expect_patterns(voters, optimizer, names);
     requirements = bucket_requirements_of(optimizer);
   }
+  if constexpr (count_of<slot::compression, std::remove_cvref_t<Policies>...> == 1)
+    parallel::expect_patterns(voters, pick<slot::compression, void>(policies...), names);
   return exchange_type<Sorted, Comm, typename decltype(list.front().value)::space>(
       std::move(list), world, pick<slot::parallel, parallel::data>(policies...),
       pick<slot::compression, compression::none>(policies...), everyone, requirements);

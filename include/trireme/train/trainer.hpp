@@ -480,6 +480,7 @@ class basic_trainer {
     for (auto const& entry : exchange().plan().entries()) names.push_back(entry.info.name);
     if constexpr (staged) parallel::expect_patterns(world_, described_, names);
     parallel::expect_patterns(world_, optimizer_, names);
+    parallel::expect_patterns(world_, compression_, names);
   }
 
   // Collective.
