@@ -81,9 +81,10 @@ TEST_CASE("compressors chosen by size and by name learn, resume bit for bit and 
       CHECK(on_mlp.holds_by_threads(3, 0.9, adaptive, parallel::zero<1>{.bucket_bytes = bytes}, codec) == "");
   }
   named const misspelt{.list = {{.names = "*1.wieght", .codec = power_sgd{}}}};
-  CHECK_THROWS_WITH(on_mlp.state_by_threads(2, adaptive, parallel::zero<1>{.bucket_bytes = 1024}, with_feedback{misspelt}),
-                    Catch::Matchers::Contains("trireme::compression::by_name: .names: nothing in the model matches "
-                                              "\"*1.wieght\"; the nearest names are "));
+  CHECK_THROWS_WITH(
+      on_mlp.state_by_threads(2, adaptive, parallel::zero<1>{.bucket_bytes = 1024}, with_feedback{misspelt}),
+      Catch::Matchers::Contains("trireme::compression::by_name: .names: nothing in the model matches "
+                                "\"*1.wieght\"; the nearest names are "));
 }
 
 TEST_CASE("data and zero<1> get the same weights from each codec", "[compression]") {

@@ -19,9 +19,9 @@ namespace trireme::compression {
 ///
 /// Shapes   a tensor is large if its gradient has at least `bytes` bytes. The tensors of a bucket with the same
 ///          compressor are encoded as one piece.
-/// Bytes    those of Small and Large for their tensors, in one collective each per bucket. Under parallel::zero<1>, too,
-///          every rank gets the sum of the whole bucket. Kept: the state of both, and, in buckets that have tensors of
-///          both sizes, a copy of the gradient.
+/// Bytes    those of Small and Large for their tensors, in one collective (power_sgd: two) each per bucket. Under
+///          parallel::zero<1>, too, every rank gets the sum of the whole bucket. Kept: the state of both, and, in
+///          buckets that have tensors of both sizes, a copy of the gradient.
 /// Ranks    as Small and Large.          Numerics  as Small and Large.
 /// Errors   config_error if `bytes` is negative, or if Small or Large is not valid.
 /// @models  collective_compressor        @see compression::by_name

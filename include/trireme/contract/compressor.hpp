@@ -25,7 +25,9 @@
 //                                between steps is divided by it, since it may change. Without the call it is 1.
 //   at_gradient(encoded_gradient const&)   which gradient the next calls of encode() and decode() are for: random
 //                                numbers depend on it, and not on earlier calls, so that a resumed run draws the same.
-// A collective one may have at_gradient(), too; it is then called before begin().
+// A collective one may have at_gradient(), too; it is then called before begin(). It may also have
+//   takes_rounds()               whether it needs several rounds; if not, the exchange does not call turn() before the
+//                                end of backward. Without the function it does.
 // A compressor with commit() gets each gradient once a step, so it cannot be combined with ZeRO-2 and ZeRO-3.
 
 namespace trireme {
