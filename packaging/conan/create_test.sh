@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # create_test.sh [cuda]
 #
-# Makes the Conan package offline, in a Conan home of its own, and builds and runs its test package: with Eigen and fmt of
-# the system, and with packages of Conan that stand for them. With the argument cuda, once more with the option of that
-# name: the test package then compiles one file of kernels with nvcc.
+# Makes the Conan package offline, in a Conan home of its own, and builds and runs its test package: with the system's
+# Eigen and fmt, and with packages of Conan that stand for them. With the argument cuda, once more with the option of
+# that name: the test package then compiles one file of kernels with nvcc.
 # TRIREME_PYTHON names an interpreter that has the package conan; without one the test is skipped (exit code 77).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

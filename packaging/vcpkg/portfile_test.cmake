@@ -108,7 +108,8 @@ expect("vcpkg.json supports ${systems}" systems STREQUAL linux)
 foreach(feature IN LISTS features)
   string(JSON described GET "${manifest}" features ${feature} description)
 endforeach()
-foreach(library IN ITEMS cuda mpi utf8proc pcre2 sentencepiece zlib)  # a feature brings the library that it is named for
+# A feature brings the library that it is named for.
+foreach(library IN ITEMS cuda mpi utf8proc pcre2 sentencepiece zlib)
   string(JSON brought GET "${manifest}" features ${library} dependencies 0)
   expect("the feature ${library} brings ${brought}" brought STREQUAL library)
 endforeach()
