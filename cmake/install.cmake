@@ -49,8 +49,13 @@ install(FILES ${CMAKE_CURRENT_LIST_DIR}/cuda.cmake ${CMAKE_CURRENT_LIST_DIR}/tor
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/triremeConfig.cmake.in
   ${PROJECT_BINARY_DIR}/triremeConfig.cmake INSTALL_DESTINATION ${TRIREME_CMAKE_DIR}
   PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
+# Headers fit any architecture; a library fits the one that it was compiled for.
+set(architecture ARCH_INDEPENDENT)
+if(TRIREME_COMPILED)
+  set(architecture "")
+endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/triremeConfigVersion.cmake
-  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+  COMPATIBILITY SameMinorVersion ${architecture})
 install(FILES ${PROJECT_BINARY_DIR}/triremeConfig.cmake ${PROJECT_BINARY_DIR}/triremeConfigVersion.cmake
   DESTINATION ${TRIREME_CMAKE_DIR})
 
@@ -82,3 +87,22 @@ if(TRIREME_COMPILED)
   install(FILES ${PROJECT_BINARY_DIR}/trireme-compiled.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/trireme)
+
+# `cpack -G DEB` in the build folder makes a package for Debian, with headers alone unless TRIREME_COMPILED is on.
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_GENERATOR DEB)
+  set(CPACK_PACKAGE_NAME libtrireme-dev)
+  set(CPACK_PACKAGE_VENDOR "")
+  set(CPACK_PACKAGE_CONTACT "Trireme maintainers")
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "C++20 headers for distributed training, configured at compile time")
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libeigen3-dev (>= 3.4), libfmt-dev (>= 9)")
+  set(CPACK_DEBIAN_PACKAGE_SUGGESTS
+      "libopenmpi-dev, libtorch-dev, libutf8proc-dev, libpcre2-dev, libsentencepiece-dev, zlib1g-dev")
+  if(NOT TRIREME_COMPILED)
+    set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE all)
+  endif()
+  include(CPack)
+endif()

@@ -51,8 +51,9 @@ function(trireme_find_torch)
     return()
   endif()
   set(folders ${TRIREME_TORCH_INCLUDE} ${TRIREME_TORCH_INCLUDE}/torch/csrc/api/include)
-  # A wheel's libraries need those of CUDA, which only the dynamic linker knows where to find.
-  set(libraries ${TRIREME_TORCH_CPU_LIBRARY} ${TRIREME_TORCH_C10_LIBRARY} -Wl,--allow-shlib-undefined)
+  # A wheel's libraries need those of CUDA; the linker finds them as the program will, by the run path that the wheel
+  # has in them or by LD_LIBRARY_PATH. No linker flag is passed on: it would also hide what a program's own libraries lack.
+  set(libraries ${TRIREME_TORCH_CPU_LIBRARY} ${TRIREME_TORCH_C10_LIBRARY})
   if(NOT DEFINED CACHE{TRIREME_TORCH_WORKS})
     trireme_torch_works(works "${libraries}" ${folders})
     if(works)  # what failed may be mended before the next time
@@ -62,7 +63,8 @@ function(trireme_find_torch)
   endif()
   if(NOT TRIREME_TORCH_WORKS)
     message(STATUS "trireme: a program with ${TRIREME_TORCH_CPU_LIBRARY} does not compile or link, so trireme::torch "
-                   "and what needs it are left out")
+                   "and what needs it are left out (a LibTorch for CUDA needs CUDA's libraries: LD_LIBRARY_PATH may name "
+                   "their folder, and CMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined links without them)")
     return()
   endif()
   list(REMOVE_ITEM folders /usr/include)  # where the compiler looks anyway; named again, it breaks #include_next

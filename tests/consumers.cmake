@@ -62,6 +62,8 @@ if(TRIREME_INSTALL)
   trireme_consumer_test(unity SOURCE two_units PROPERTIES FIXTURES_REQUIRED prefix
     ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_UNITY_BUILD=ON)
 
+  trireme_consumer_test(shared_library ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} PROPERTIES FIXTURES_REQUIRED prefix)
+
   if(TRIREME_COMPILED)
     trireme_consumer_test(compiled TAKES 95 PROPERTIES FIXTURES_REQUIRED prefix
       ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release
@@ -74,6 +76,12 @@ if(TRIREME_INSTALL)
             -DCOMPILER=${CMAKE_CXX_COMPILER} -DLAUNCHER=${launcher}
             -DCONSUMER=${CMAKE_CURRENT_SOURCE_DIR}/consumer/find_package
             -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/absolute_folders.cmake)
+
+  if(TARGET trireme::libtorch)
+    get_target_property(libraries trireme::libtorch INTERFACE_LINK_LIBRARIES)
+    trireme_add_test(packaging.torch_without_flags LABELS packaging
+      COMMAND ${TRIREME_BASH} -c "! grep -e '(^|;)-' -E <<<'${libraries}'")
+  endif()
 
   trireme_add_test(packaging.vcpkg_portfile TIMEOUT 900 LABELS packaging
     COMMAND ${CMAKE_COMMAND} -DPORT=${PROJECT_SOURCE_DIR}/packaging/vcpkg/ports/trireme

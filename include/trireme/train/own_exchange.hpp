@@ -214,7 +214,12 @@ class own_exchange : public Exchange {
       moments_ = std::make_unique<moments_for<Optimizer>>(*this, optimizer);
       optimizer_ = type_name<Optimizer>();
     }
+#if defined(__cpp_rtti)
     auto* const own = dynamic_cast<moments_for<Optimizer>*>(moments_.get());
+#else  // with -fno-rtti the name decides
+    auto* const own =
+        optimizer_ == type_name<Optimizer>() ? static_cast<moments_for<Optimizer>*>(moments_.get()) : nullptr;
+#endif
     if (own != nullptr) return own->state;
     throw config_error(text("trireme::exchange: step() with ", type_name<Optimizer>(), " after step() with ",
                             optimizer_, ", whose moments it keeps; use the same optimizer, or make another exchange"));

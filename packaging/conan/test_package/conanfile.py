@@ -2,7 +2,7 @@ import os
 
 from conan import ConanFile
 from conan.tools.build import can_run
-from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
+from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
 
 
 class TriremeTestConan(ConanFile):
@@ -22,6 +22,7 @@ class TriremeTestConan(ConanFile):
         toolchain = CMakeToolchain(self)
         toolchain.cache_variables["WITH_CUDA"] = self._cuda
         toolchain.generate()
+        CMakeDeps(self).generate()  # for Eigen and fmt, where they are Conan's
 
     def build(self):
         cmake = CMake(self)
