@@ -70,7 +70,7 @@ struct graph {
   }
   /// The name of a constant; the same numbers are one constant.
   std::string constant_of(float number);
-  std::string constant_of(std::int64_t number);                     ///< without dimensions
+  std::string constant_of(std::int64_t number);                    ///< without dimensions
   std::string constant_of(std::vector<std::int64_t> const& list);  ///< of one dimension
   std::string constant_of(std::vector<float> numbers, shape extents);
 
@@ -79,8 +79,8 @@ struct graph {
 };
 
 struct writer_options {
-  std::int64_t opset = 18;       ///< version of the standard operators
-  std::int64_t ir = 8;           ///< version of the format
+  std::int64_t opset = 18;                             ///< version of the standard operators
+  std::int64_t ir = 8;                                 ///< version of the format
   std::uint64_t most_inline = std::uint64_t{1} << 30;  ///< bytes of weights that the file itself has room for
 };
 

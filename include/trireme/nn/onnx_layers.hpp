@@ -29,8 +29,8 @@ class onnx_walk {
   explicit onnx_walk(bool past) : past_(past) {}
 
   formats::onnx::graph graph;
-  std::string name;        ///< of the layer: what its parameters' names begin with
-  std::int64_t width = 0;  ///< numbers a row
+  std::string name;           ///< of the layer: what its parameters' names begin with
+  std::int64_t width = 0;     ///< numbers a row
   bool reads_tokens = false;  ///< the model begins with an embedding
 
   /// The value of a parameter: `name` + "." + `end`. A tied one is in the graph once.
@@ -158,8 +158,8 @@ std::vector<std::string> onnx_branches(onnx_walk& at, pack<B...> const& branches
 
 template <class Kind, class... B>
 requires(std::is_same_v<Kind, residual_kind> || std::is_same_v<Kind, product_kind> || std::is_same_v<Kind, sum_kind> ||
-         std::is_same_v<Kind, concat_kind> || std::is_same_v<Kind, checkpointed_kind>)
-    std::string onnx_nodes(onnx_walk& at, composite<Kind, B...> const& what, std::string const& x) {
+         std::is_same_v<Kind, concat_kind> || std::is_same_v<Kind, checkpointed_kind>) std::string
+    onnx_nodes(onnx_walk& at, composite<Kind, B...> const& what, std::string const& x) {
   std::int64_t widths = 0;
   auto results = detail::onnx_branches(at, what.branches, x, widths);
   if constexpr (std::is_same_v<Kind, checkpointed_kind>) {

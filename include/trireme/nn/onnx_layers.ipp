@@ -41,8 +41,8 @@ TRIREME_BODY std::string onnx_walk::length_of(std::string const& input) {
 TRIREME_BODY std::string onnx_walk::positions() {
   if (past_) return integers("position_ids", "sequence_length");
   if (auto const known = cached("positions"); !known.empty()) return known;
-  auto const all = graph.add("Range", {graph.constant_of(std::int64_t{0}), length_of(tokens()),
-                                       graph.constant_of(std::int64_t{1})});
+  auto const all =
+      graph.add("Range", {graph.constant_of(std::int64_t{0}), length_of(tokens()), graph.constant_of(std::int64_t{1})});
   return cached("positions") = unsqueezed(all, {0});
 }
 
@@ -69,8 +69,7 @@ TRIREME_BODY std::string onnx_walk::seen(attend const& what) {
   if (!what.causal && what.window == 0) return cached(key) = given;
   auto const here = length_of(tokens()), all = length_of(mask());
   auto const one = graph.constant_of(std::int64_t{1});
-  auto const keys =
-      unsqueezed(graph.add("Range", {graph.constant_of(std::int64_t{0}), all, one}), {0});
+  auto const keys = unsqueezed(graph.add("Range", {graph.constant_of(std::int64_t{0}), all, one}), {0});
   auto const rows = unsqueezed(graph.add("Range", {graph.add("Sub", {all, here}), all, one}), {1});
   std::string seen;
   auto const also = [&](std::string const& more) { seen = seen.empty() ? more : graph.add("And", {seen, more}); };
@@ -87,7 +86,8 @@ TRIREME_BODY std::string onnx_walk::behind_past(std::string const& here, char co
                                                 std::int64_t head_width) {
   if (!past_) return here;
   std::string const batch = "batch_size";
-  auto const before = text("past_key_values.", attentions_, ".", which), all = text("present.", attentions_, ".", which);
+  auto const before = text("past_key_values.", attentions_, ".", which),
+             all = text("present.", attentions_, ".", which);
   graph.inputs.push_back(
       {before, formats::onnx::element::f32, {batch, heads, std::string("past_sequence_length"), head_width}});
   presents_.push_back(
@@ -190,15 +190,15 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::stri
   }
   if (keys != heads) {
     auto const repeated = [&](std::string const& of) {
-      auto const all = graph.add("Expand", {at.unsqueezed(of, {2}),
-                                            graph.constant_of(std::vector<std::int64_t>{1, 1, each, 1, 1})});
+      auto const all =
+          graph.add("Expand", {at.unsqueezed(of, {2}), graph.constant_of(std::vector<std::int64_t>{1, 1, each, 1, 1})});
       return at.reshaped(all, {0, heads, -1, width});
     };
     key = repeated(key);
     value = repeated(value);
   }
-  auto scores = graph.add("MatMul", {at.times(query, 1 / std::sqrt(static_cast<double>(width))),
-                                     at.transposed(key, {0, 1, 3, 2})});
+  auto scores = graph.add(
+      "MatMul", {at.times(query, 1 / std::sqrt(static_cast<double>(width))), at.transposed(key, {0, 1, 3, 2})});
   if (at.reads_tokens || what.causal || what.window > 0) {
     auto const lowest = graph.constant_of(std::numeric_limits<float>::lowest());
     scores = graph.add("Where", {at.seen(what), scores, lowest});
@@ -239,8 +239,8 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, loss::cross_entropy const& wh
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, experts const&, std::string const&) {
-  throw config_error(text("trireme::nn::experts ", at.name,
-                          ": experts have no nodes of ONNX; export a model without experts"));
+  throw config_error(
+      text("trireme::nn::experts ", at.name, ": experts have no nodes of ONNX; export a model without experts"));
 }
 
 }  // namespace trireme::nn
