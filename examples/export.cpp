@@ -3,6 +3,12 @@
 // Writes the model in DIR (runs/NAME/model, or a directory in Hugging Face's format: GPT-2, Llama, Mistral, Qwen 2 and
 // 3, DeepSeek V3, BERT's encoder) as a file for llama.cpp and ollama, with its tokenizer; F16 unless told otherwise.
 // Without --out it is DIR/model-TYPE.gguf. The file appears whole or not at all.
+//
+// export DIR --to onnx [--dialect portable] [--past yes|no] [--out FILE]
+//
+// Writes GPT-2, Llama, Mistral, Qwen 2 and 3 or BERT as a graph for onnxruntime, DIR/model.onnx unless told otherwise:
+// opset 18, standard operators. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past no` a decoder
+// neither takes nor gives keys and values of earlier positions.
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -13,13 +19,14 @@
 #include "trireme/core/text.hpp"
 #include "trireme/formats/gguf.hpp"
 #include "trireme/nn/gguf.hpp"
+#include "trireme/nn/onnx.hpp"
 
 using namespace trireme;
 
 namespace {
 
 struct options {
-  std::string directory, to, out, type = "f16";
+  std::string directory, to, out, type, dialect, past;
 };
 
 options parse(std::vector<std::string_view> const& given) {
@@ -31,14 +38,33 @@ options parse(std::vector<std::string_view> const& given) {
       out.directory = name;
       continue;
     }
-    auto* const value = name == "--to" ? &out.to : name == "--type" ? &out.type : name == "--out" ? &out.out : nullptr;
+    auto* const value = name == "--to"        ? &out.to
+                        : name == "--type"    ? &out.type
+                        : name == "--out"     ? &out.out
+                        : name == "--dialect" ? &out.dialect
+                        : name == "--past"    ? &out.past
+                                              : nullptr;
     if (value == nullptr) throw config_error(text("unknown option ", name));
     if (++i == given.size()) throw config_error(text(name, " needs a value"));
     *value = given[i];
   }
-  if (out.directory.empty() || out.to.empty())
-    throw config_error("usage: export DIR --to gguf [--type f32|f16|bf16|q8_0|q4_0] [--out FILE]");
-  if (out.to != "gguf") throw config_error(text("--to is \"", out.to, "\"; only gguf is written"));
+  if (out.directory.empty() || out.to.empty()) {
+    throw config_error(
+        "usage: export DIR --to gguf [--type f32|f16|bf16|q8_0|q4_0] [--out FILE], or export DIR --to onnx "
+        "[--dialect portable] [--past yes|no] [--out FILE]");
+  }
+  if (out.to != "gguf" && out.to != "onnx") {
+    throw config_error(text("--to is \"", out.to, "\"; only gguf and onnx are written"));
+  }
+  bool const graph = out.to == "onnx";
+  if (graph && !out.type.empty()) throw config_error("--type is of gguf; onnx has F32");
+  if (!graph && !out.dialect.empty()) throw config_error("--dialect is of onnx; leave it out");
+  if (!graph && !out.past.empty()) throw config_error("--past is of onnx; leave it out");
+  if (!out.dialect.empty() && out.dialect != "portable")
+    throw config_error(text("--dialect is \"", out.dialect, "\"; it is portable"));
+  if (!out.past.empty() && out.past != "yes" && out.past != "no")
+    throw config_error(text("--past is \"", out.past, "\"; it is yes or no"));
+  if (out.type.empty()) out.type = "f16";
   return out;
 }
 
@@ -58,8 +84,11 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    if (given.out.empty()) given.out = text(given.directory, "/model-", given.type, ".gguf");
-    auto const bytes = nn::write_gguf(given.directory, given.out, how);
+    bool const graph = given.to == "onnx";
+    if (given.out.empty())
+      given.out = graph ? given.directory + "/model.onnx" : text(given.directory, "/model-", given.type, ".gguf");
+    auto const bytes = graph ? nn::write_onnx(given.directory, given.out, {.past = given.past != "no"})
+                             : nn::write_gguf(given.directory, given.out, how);
     std::printf("wrote %s (%llu bytes)\n", given.out.c_str(), static_cast<unsigned long long>(bytes));
   } catch (std::exception const& problem) {
     std::fprintf(stderr, "export: %s\n", problem.what());

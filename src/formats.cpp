@@ -4,5 +4,6 @@
 #include "trireme/formats/gguf.ipp"
 #include "trireme/formats/json.ipp"
 #include "trireme/formats/model_files.ipp"
+#include "trireme/formats/onnx.ipp"
 #include "trireme/formats/safetensors.ipp"
 #include "trireme/formats/weight_files.ipp"

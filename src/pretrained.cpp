@@ -4,3 +4,5 @@
 #include "trireme/nn/bert_files.ipp"
 #include "trireme/nn/deepseek_files.ipp"
 #include "trireme/nn/gguf.ipp"
+#include "trireme/nn/onnx.ipp"
+#include "trireme/nn/onnx_layers.ipp"

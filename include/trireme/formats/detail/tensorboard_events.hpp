@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "trireme/formats/crc32c.hpp"
+#include "trireme/formats/detail/protobuf.hpp"
 #include "trireme/formats/tensorboard.hpp"
 
 namespace trireme::formats::tensorboard {
@@ -25,111 +26,7 @@ inline constexpr std::uint32_t session_status = 1;
 }  // namespace field
 inline constexpr std::uint64_t session_start = 1;
 
-enum class wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-
-template <class Integer>
-void append_little_endian(std::string& out, Integer value) {
-  for (std::size_t i = 0; i < sizeof value; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
-}
-template <class Integer>
-Integer little_endian(std::span<std::byte const> from) noexcept {
-  Integer out = 0;
-  for (std::size_t i = 0; i < sizeof out; ++i)
-    out |= static_cast<Integer>(std::to_integer<Integer>(from[i]) << (8 * i));
-  return out;
-}
-
-inline void append_varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
-  out += static_cast<char>(value);
-}
-inline void append_key(std::string& out, std::uint32_t number, wire kind) {
-  append_varint(out, number << 3 | static_cast<std::uint32_t>(kind));
-}
-inline void append_bytes(std::string& out, std::uint32_t number, std::string_view content) {
-  append_key(out, number, wire::bytes);
-  append_varint(out, content.size());
-  out += content;
-}
-
-/// Reads the fields of a message one by one.
-class message_reader {
- public:
-  struct message_field {
-    std::uint32_t number = 0;
-    wire kind = wire::varint;
-    std::uint64_t value = 0;             // of varint, fixed64, fixed32
-    std::span<std::byte const> content;  // of bytes
-    std::uint64_t offset = 0;
-  };
-
-  message_reader(std::span<std::byte const> bytes, std::string const& path, std::uint64_t offset)
-      : left_(bytes), path_(path), offset_(offset) {}
-
-  [[nodiscard]] bool next(message_field& out) {
-    if (left_.empty()) return false;
-    auto const key = read_varint();
-    out = {};
-    out.number = static_cast<std::uint32_t>(key >> 3);
-    out.kind = static_cast<wire>(key & 7);
-    if (key >> 32 != 0 || out.number == 0) fail("a field without a number");
-    switch (out.kind) {
-      case wire::varint:
-        out.value = read_varint();
-        break;
-      case wire::fixed64:
-        out.value = little_endian<std::uint64_t>(take(8));
-        break;
-      case wire::fixed32:
-        out.value = little_endian<std::uint32_t>(take(4));
-        break;
-      case wire::bytes: {
-        auto const size = read_varint();
-        out.offset = offset_;
-        out.content = take(size);
-        break;
-      }
-      default:
-        fail("a field of unknown wire type");
-    }
-    return true;
-  }
-  [[noreturn]] void fail(std::string_view reason) const { throw format_error(path_, offset_, reason); }
-
- private:
-  [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
-    if (size > left_.size()) fail("a field ends beyond its message");
-    auto const out = left_.first(size);
-    left_ = left_.subspan(out.size());
-    offset_ += size;
-    return out;
-  }
-  [[nodiscard]] std::uint64_t read_varint() {
-    std::uint64_t out = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-      auto const byte = std::to_integer<std::uint64_t>(take(1)[0]);
-      if (shift == 63 && byte > 1) break;
-      out |= (byte & 0x7f) << shift;
-      if (byte < 0x80) return out;
-    }
-    fail("an integer of more than 64 bits");
-  }
-
-  std::span<std::byte const> left_;
-  std::string const& path_;
-  std::uint64_t offset_;
-};
-
-inline std::string text_of(std::span<std::byte const> content) {
-  return {reinterpret_cast<char const*>(content.data()), content.size()};
-}
-
-/// Checks that a field has the required type. Unknown fields are skipped; known ones of another type are an error.
-inline bool is(message_reader const& reader, message_reader::message_field const& it, std::uint32_t number, wire kind) {
-  if (it.number != number) return false;
-  if (it.kind != kind) reader.fail("a field of the wrong wire type");
-  return true;
-}
+using namespace protobuf;  // NOLINT(google-build-using-namespace)
 
 inline std::optional<scalar> decode_value(std::span<std::byte const> content, std::string const& path,
                                           std::uint64_t offset) {

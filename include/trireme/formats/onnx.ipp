@@ -1,0 +1,274 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <set>
+#include <utility>
+
+#include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/formats/detail/protobuf.hpp"
+#include "trireme/formats/onnx.hpp"
+#include "trireme/version.hpp"
+
+namespace trireme::formats::onnx {
+
+namespace detail {
+
+// Field numbers of onnx/onnx.proto, and the numbers of its types of attributes.
+namespace field {
+inline constexpr std::uint32_t model_ir = 1, model_producer = 2, model_graph = 7, model_opset = 8;
+inline constexpr std::uint32_t opset_version = 2;
+inline constexpr std::uint32_t graph_node = 1, graph_name = 2, graph_constant = 5, graph_input = 11, graph_output = 12;
+inline constexpr std::uint32_t node_input = 1, node_output = 2, node_name = 3, node_operation = 4, node_attribute = 5;
+inline constexpr std::uint32_t attribute_name = 1, attribute_float = 2, attribute_integer = 3, attribute_text = 4,
+                               attribute_integers = 8, attribute_type = 20;
+inline constexpr std::uint32_t tensor_extent = 1, tensor_type = 2, tensor_name = 8, tensor_bytes = 9,
+                               tensor_external = 13, tensor_place = 14;
+inline constexpr std::uint32_t pair_key = 1, pair_value = 2;
+inline constexpr std::uint32_t value_name = 1, value_type = 2, type_tensor = 1, type_element = 1, type_shape = 2,
+                               shape_dimension = 1, dimension_size = 1, dimension_name = 2;
+}  // namespace field
+inline constexpr std::uint64_t data_alignment = 4096;
+
+[[nodiscard]] TRIREME_BODY std::string print(std::string const& name, attribute const& value) {
+  std::string out;
+  protobuf::append_bytes(out, field::attribute_name, name);
+  if (auto const* const one = std::get_if<std::int64_t>(&value)) {
+    protobuf::append_integer(out, field::attribute_integer, *one);
+    protobuf::append_integer(out, field::attribute_type, 2);
+  } else if (auto const* const number = std::get_if<float>(&value)) {
+    protobuf::append_float(out, field::attribute_float, *number);
+    protobuf::append_integer(out, field::attribute_type, 1);
+  } else if (auto const* const words = std::get_if<std::string>(&value)) {
+    protobuf::append_bytes(out, field::attribute_text, *words);
+    protobuf::append_integer(out, field::attribute_type, 3);
+  } else {
+    for (auto const each : std::get<std::vector<std::int64_t>>(value))
+      protobuf::append_integer(out, field::attribute_integers, each);
+    protobuf::append_integer(out, field::attribute_type, 7);
+  }
+  return out;
+}
+
+[[nodiscard]] TRIREME_BODY std::string print(node const& what, std::size_t index) {
+  std::string out;
+  for (auto const& each : what.inputs) protobuf::append_bytes(out, field::node_input, each);
+  for (auto const& each : what.outputs) protobuf::append_bytes(out, field::node_output, each);
+  protobuf::append_bytes(out, field::node_name, text(what.operation, "_", index));
+  protobuf::append_bytes(out, field::node_operation, what.operation);
+  for (auto const& [name, value] : what.attributes)
+    protobuf::append_bytes(out, field::node_attribute, print(name, value));
+  return out;
+}
+
+[[nodiscard]] TRIREME_BODY std::string print(value_info const& what) {
+  std::string dimensions;
+  for (auto const& each : what.extents) {
+    std::string dimension;
+    if (auto const* const size = std::get_if<std::int64_t>(&each)) {
+      protobuf::append_integer(dimension, field::dimension_size, *size);
+    } else {
+      protobuf::append_bytes(dimension, field::dimension_name, std::get<std::string>(each));
+    }
+    protobuf::append_bytes(dimensions, field::shape_dimension, dimension);
+  }
+  std::string tensor, type, out;
+  protobuf::append_integer(tensor, field::type_element, static_cast<std::int64_t>(what.type));
+  protobuf::append_bytes(tensor, field::type_shape, dimensions);
+  protobuf::append_bytes(type, field::type_tensor, tensor);
+  protobuf::append_bytes(out, field::value_name, what.name);
+  protobuf::append_bytes(out, field::value_type, type);
+  return out;
+}
+
+/// A tensor without its numbers.
+[[nodiscard]] TRIREME_BODY std::string tensor_head(std::string const& name, element type, shape const& extents) {
+  std::string out;
+  for (int i = 0; i < extents.rank(); ++i) protobuf::append_integer(out, field::tensor_extent, extents[i]);
+  protobuf::append_integer(out, field::tensor_type, static_cast<std::int64_t>(type));
+  protobuf::append_bytes(out, field::tensor_name, name);
+  return out;
+}
+
+[[nodiscard]] TRIREME_BODY std::string print(constant const& what) {
+  std::string bytes;
+  if (auto const* const floats = std::get_if<std::vector<float>>(&what.numbers)) {
+    for (auto const each : *floats) protobuf::append_little_endian(bytes, std::bit_cast<std::uint32_t>(each));
+    auto out = tensor_head(what.name, element::f32, what.extents);
+    protobuf::append_bytes(out, field::tensor_bytes, bytes);
+    return out;
+  }
+  for (auto const each : std::get<std::vector<std::int64_t>>(what.numbers))
+    protobuf::append_little_endian(bytes, static_cast<std::uint64_t>(each));
+  auto out = tensor_head(what.name, element::i64, what.extents);
+  protobuf::append_bytes(out, field::tensor_bytes, bytes);
+  return out;
+}
+
+[[nodiscard]] inline std::uint64_t bytes_of(weight const& what) {
+  return static_cast<std::uint64_t>(what.extents.size()) * sizeof(float);
+}
+[[nodiscard]] inline std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + data_alignment - 1) / data_alignment * data_alignment;
+}
+
+TRIREME_BODY void expect_names(graph const& what) {
+  std::set<std::string_view> names;
+  auto const expect = [&](std::string const& name) {
+    if (!names.insert(name).second)
+      throw config_error(text("trireme::formats::onnx: two values are named \"", name, "\"; give each its own name"));
+  };
+  for (auto const& each : what.inputs) expect(each.name);
+  for (auto const& each : what.constants) expect(each.name);
+  for (auto const& each : what.weights) expect(each.name);
+  for (auto const& each : what.nodes) {
+    for (auto const& name : each.outputs) expect(name);
+  }
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::vector<std::string> graph::add_many(std::string operation, std::vector<std::string> from,
+                                                      std::size_t results, onnx::attributes how) {
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < results; ++i) {
+    auto const end = results > 1 ? text(".", i) : std::string();
+    out.push_back(text("/", nodes.size(), "/", operation, end));
+  }
+  nodes.push_back({std::move(operation), std::move(from), out, std::move(how)});
+  return out;
+}
+TRIREME_BODY std::string graph::add(std::string operation, std::vector<std::string> from, onnx::attributes how) {
+  return add_many(std::move(operation), std::move(from), 1, std::move(how)).front();
+}
+
+TRIREME_BODY std::string graph::constant_named(std::variant<std::vector<float>, std::vector<std::int64_t>> numbers,
+                                               shape extents) {
+  for (auto const& each : constants) {
+    if (each.extents == extents && each.numbers == numbers) return each.name;
+  }
+  constants.push_back({text("/constant/", constants.size()), std::move(numbers), extents});
+  return constants.back().name;
+}
+TRIREME_BODY std::string graph::constant_of(float number) { return constant_named(std::vector{number}, {}); }
+TRIREME_BODY std::string graph::constant_of(std::int64_t number) { return constant_named(std::vector{number}, {}); }
+TRIREME_BODY std::string graph::constant_of(std::vector<std::int64_t> const& list) {
+  return constant_named(list, {static_cast<std::int64_t>(list.size())});
+}
+TRIREME_BODY std::string graph::constant_of(std::vector<float> numbers, shape extents) {
+  return constant_named(std::move(numbers), extents);
+}
+
+TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_options const& options,
+                            file_system& files)
+    : path_(path), weights_(what.weights), file_((detail::expect_names(what), path), files) {
+  using namespace detail;
+  std::string body;
+  for (std::size_t i = 0; i < what.nodes.size(); ++i)
+    protobuf::append_bytes(body, field::graph_node, print(what.nodes[i], i));
+  protobuf::append_bytes(body, field::graph_name, what.name);
+  for (auto const& each : what.constants) protobuf::append_bytes(body, field::graph_constant, print(each));
+  for (auto const& each : what.inputs) protobuf::append_bytes(body, field::graph_input, print(each));
+  for (auto const& each : what.outputs) protobuf::append_bytes(body, field::graph_output, print(each));
+
+  std::uint64_t all = 0;
+  for (auto const& each : weights_) all += bytes_of(each);
+  bool const apart = all > options.most_inline || all + body.size() + weights_.size() * 512 >= protobuf::message_limit;
+  std::uint64_t of_weights = 0, offset = 0;
+  for (auto const& each : weights_) {
+    auto tensor = tensor_head(each.name, element::f32, each.extents);
+    std::string head;
+    if (apart) {
+      auto const entry = [&](std::string_view key, std::string_view value) {
+        std::string pair;
+        protobuf::append_bytes(pair, field::pair_key, key);
+        protobuf::append_bytes(pair, field::pair_value, value);
+        protobuf::append_bytes(tensor, field::tensor_external, pair);
+      };
+      entry("location", name_of(path) + ".data");
+      entry("offset", text(offset));
+      entry("length", text(bytes_of(each)));
+      protobuf::append_integer(tensor, field::tensor_place, 1);
+      protobuf::append_bytes(body, field::graph_constant, tensor);
+      offset = aligned(offset + bytes_of(each));
+      continue;
+    }
+    protobuf::append_length(tensor, field::tensor_bytes, bytes_of(each));
+    protobuf::append_length(head, field::graph_constant, tensor.size() + bytes_of(each));
+    head += tensor;
+    of_weights += head.size() + bytes_of(each);
+    heads_.push_back(std::move(head));
+  }
+  if (body.size() + of_weights + 4096 >= protobuf::message_limit) {
+    throw config_error(text("trireme::formats::onnx: ", path, " would have ", body.size() + of_weights,
+                            " bytes without its weights, and readers take less than 2 GiB"));
+  }
+  std::string start, opset;
+  protobuf::append_integer(start, field::model_ir, options.ir);
+  protobuf::append_bytes(start, field::model_producer, "trireme");
+  protobuf::append_integer(opset, field::opset_version, options.opset);
+  protobuf::append_bytes(start, field::model_opset, opset);
+  protobuf::append_length(start, field::model_graph, body.size() + of_weights);
+  file_.write(std::as_bytes(std::span(start)));
+  file_.write(std::as_bytes(std::span(body)));
+  if (apart) data_.emplace(path + ".data", files);
+  file_bytes_ = start.size() + body.size() + of_weights;
+  begin_weights();
+}
+
+/// Goes on to the first weight that is not complete.
+TRIREME_BODY void writer::begin_weights() {
+  for (;; ++current_, written_ = 0) {
+    if (current_ == weights_.size()) return;
+    if (written_ == 0) {
+      if (data_) {
+        auto const gap = detail::aligned(data_bytes_) - data_bytes_;
+        data_->write(std::vector<std::byte>(static_cast<std::size_t>(gap)));
+        data_bytes_ += gap;
+        file_bytes_ += gap;
+      } else {
+        file_.write(std::as_bytes(std::span(heads_[current_])));
+      }
+    }
+    if (written_ < weights_[current_].extents.size()) return;
+  }
+}
+
+TRIREME_BODY void writer::write(std::span<float const> values) {
+  constexpr std::size_t most = std::size_t{1} << 16;
+  while (!values.empty()) {
+    if (current_ == weights_.size()) {
+      throw config_error(text("trireme::formats::onnx: ", path_, ": ", how_many(values.size(), "number"),
+                              " more than its weights have"));
+    }
+    auto const left = static_cast<std::size_t>(weights_[current_].extents.size() - written_);
+    auto const part = std::min({values.size(), left, most});
+    converted_.clear();
+    for (auto const each : values.first(part))
+      protobuf::append_little_endian(converted_, std::bit_cast<std::uint32_t>(each));
+    (data_ ? *data_ : file_).write(std::as_bytes(std::span(converted_)));
+    if (data_) data_bytes_ += converted_.size(), file_bytes_ += converted_.size();
+    written_ += static_cast<std::int64_t>(part);
+    values = values.subspan(part);
+    if (written_ == weights_[current_].extents.size()) {
+      ++current_;
+      written_ = 0;
+      begin_weights();
+    }
+  }
+}
+
+TRIREME_BODY void writer::finish() {
+  if (current_ < weights_.size()) {
+    throw config_error(text("trireme::formats::onnx: ", path_, ": the weight \"", weights_[current_].name, "\" has ",
+                            written_, " of its ", how_many(weights_[current_].extents.size(), "number")));
+  }
+  file_set together;
+  if (data_) together.add(std::move(*data_));
+  together.add(std::move(file_));
+  together.appear();
+}
+
+}  // namespace trireme::formats::onnx

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/core/compiled.hpp"
+#include "trireme/formats/file_system.hpp"
+#include "trireme/formats/onnx.hpp"
+#include "trireme/nn/bert.hpp"
+#include "trireme/nn/gpt.hpp"
+#include "trireme/nn/llama.hpp"
+
+/// Models as graphs of ONNX (formats/onnx.hpp), for onnxruntime and its like, with the names of inputs and outputs that
+/// Hugging Face's optimum and transformers.js use.
+namespace trireme::nn {
+
+struct onnx_options {
+  bool past = true;  ///< of a decoder: takes past_key_values.N.key and .value, gives present.N.key and .value
+  std::uint64_t most_inline = std::uint64_t{1} << 30;  ///< bytes of weights beyond which they are a file of their own
+};
+
+/// The graph of a model: opset 18, standard operators only. Its weights have the names and the order of numbers of the
+/// model's parameters.
+///
+/// A decoder (GPT, LLaMA) takes `input_ids`, `attention_mask` and with a past `position_ids` and the keys and values of
+/// earlier positions, of which there may be none; it gives `logits` of all positions. A position behind the last one of
+/// the model's context is an error of the runtime.
+/// BERT takes `input_ids`, `attention_mask` and `token_type_ids`, and gives `logits`: of words, or with classes of
+/// classes.
+///
+/// Errors   config_error for a GPT with experts.
+[[nodiscard]] formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(llama const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(bert const& model, onnx_options const& options = {});
+
+/// Writes the model that lies in a directory of Hugging Face's files as ONNX, in F32. The file, or both where weights
+/// lie in PATH.data, appear whole or not at all.
+///
+/// Bytes    memory is a piece of 256 KiB, the graph, and where rows turn (rotary positions) their table.
+/// Errors   io_error; format_error for files that are not a model's, and for a model that has no graph; config_error
+///          as in_onnx().
+/// @returns the bytes of the files.
+std::uint64_t write_onnx(std::string const& directory, std::string const& path, onnx_options const& options = {},
+                         formats::file_system& files = formats::real_files());
+
+}  // namespace trireme::nn
+
+#ifndef TRIREME_COMPILED
+#include "trireme/nn/onnx.ipp"
+#endif

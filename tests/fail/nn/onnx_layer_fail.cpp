@@ -1,0 +1,9 @@
+// test-compilers: g++ clang++
+// expected-error: trireme::nn::onnx_nodes: this layer does not say which nodes of ONNX it becomes
+#include "trireme/nn/onnx_layers.hpp"
+
+using namespace trireme::nn;
+
+struct doubled {};
+
+std::string within(onnx_walk& at) { return onnx_nodes(at, chain(relu(), doubled{}), "x"); }
