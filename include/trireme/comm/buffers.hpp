@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <ranges>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -20,7 +19,8 @@ concept owns_view = std::is_lvalue_reference_v<B> && requires(B values) {
   values.view().address();
 };
 template <class B>
-concept host_buffer = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> && std::ranges::borrowed_range<B>;
+concept host_buffer = requires(B values) { std::span(values); } &&
+                      (std::is_lvalue_reference_v<B> || std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>);
 
 }  // namespace comm::detail
 
@@ -38,8 +38,8 @@ template <message_buffer B>
   if constexpr (owns_view<B>) {
     return values.view();
   } else {
-    using T = std::remove_reference_t<std::ranges::range_reference_t<B>>;
-    return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
+    auto const all = std::span(values);
+    return tensor_view<typename decltype(all)::element_type>(all.data(), shape{static_cast<std::int64_t>(all.size())});
   }
 }
 template <class T, class Space>

@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "trireme/core/random_bits.hpp"
 #include "trireme/interop/detail/torch_any_module.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
 #include "trireme/interop/detail/torch_own_messages.hpp"
@@ -229,7 +229,7 @@ class data_parallel_steps {
   }
   // Ranks that are threads may share one module by mistake.
   static void expect_own_module(detail::any_module const& module, Comm& world) {
-    static std::uint64_t const process = (std::uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
+    static std::uint64_t const process = trireme::detail::random_bits();
     auto const size = static_cast<std::size_t>(world.size());
     std::vector<std::uint64_t> all(size);
     auto const mine = process ^ reinterpret_cast<std::uintptr_t>(module.identity());

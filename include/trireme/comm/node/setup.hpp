@@ -10,7 +10,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "trireme/core/address.hpp"
 #include "trireme/core/cores.hpp"
 #include "trireme/core/plural.hpp"
+#include "trireme/core/random_bits.hpp"
 
 namespace trireme::comm::detail {
 
@@ -124,8 +124,7 @@ class node_meeting {
     card_.process = ::getpid();
     card_.granted = trireme::detail::granted_cores();
     card_.cores = node_card::these_cores();
-    std::random_device dice;
-    for (auto& word : card_.token) word = (std::uint64_t{dice()} << 32) | dice();
+    for (auto& word : card_.token) word = trireme::detail::random_bits();
     auto& file = files_[static_cast<std::size_t>(rank_)];
     file = descriptor(::memfd_create("trireme", MFD_CLOEXEC));
     if (!file.is_open()) return reason("memfd_create");
