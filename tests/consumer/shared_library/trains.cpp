@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <trireme/trireme.hpp>
 #include <vector>
 
