@@ -51,7 +51,7 @@ class logits_of_beginnings {
         auto const logits = trainer.predict(tensor_view<std::int32_t const>(some.data(), {samples, t}));
         auto const all = logits.view().flat();
         entries.push_back({text(kind, "/", t), dtype::f32, {samples, all.size() / samples}});
-        numbers.insert(numbers.end(), all.data(), all.data() + all.size());
+        for (std::int64_t i = 0; i < all.size(); ++i) numbers.push_back(all[i]);
       }
     });
   }
