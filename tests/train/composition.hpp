@@ -135,7 +135,7 @@ inline std::string page() {
       "names\n"
       "no precision or compressor is the same for all of them. The rules treat `sign` and `top_k_sampled` like "
       "`top_k`,\n"
-      "and `error_feedback` of every compressor like that of `top_k`; `by_size` and `by_name` like `power_sgd`.\n\n"
+      "and `error_feedback` of every compressor like that of `top_k`, `dgc` too; `by_size` and `by_name` like `power_sgd`.\n\n"
       "`scripts/composition-table` writes this page from `train/rule_table.hpp`. The test `train.compatibility`\n"
       "compares the two, and trains each axis and each pair that works (in fp32, without a compressor) against serial\n"
       "training; `diloco` and `parameter_server`, which define a step differently, are tested by `train.local_steps`.\n"
