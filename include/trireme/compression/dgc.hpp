@@ -21,9 +21,8 @@ namespace trireme::compression {
 /// element that waits for several steps arrives with its momentum. Use it with optim::sgd{.momentum = 0}.
 ///
 /// Method   [Lin et al., "Deep Gradient Compression", 2018]: u = momentum u + gradient, v = v + u; the k largest
-/// elements
-///          of v are sent, and u and v become 0 there (momentum correction and momentum factor masking). The paper's
-///          local clipping and its warm-up of the ratio are not included.
+///          elements of v are sent, and u and v become 0 there (momentum correction and momentum factor masking). The
+///          paper's local clipping and its warm-up of the ratio are not included.
 /// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1.
 /// Bytes    as top_k. Kept per rank: u and v, each with a copy for a skipped step, so four times the gradient.
 /// Ranks    each rank has its own u and v; payloads are added in rank order.
