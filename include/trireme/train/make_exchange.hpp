@@ -159,7 +159,7 @@ template <class Sorted, class List, class Comm, class... Policies>
   Comm* everyone = nullptr;
   if constexpr (count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &pick<slot::communicator, void>(policies...);
-  auto& voters = everyone != nullptr ? *everyone : world;
+  [[maybe_unused]] auto& voters = everyone != nullptr ? *everyone : world;
   std::vector<std::string> names;
   for (auto const& each : list) names.push_back(each.name);
   bucket_requirements requirements;
