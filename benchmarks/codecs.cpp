@@ -117,5 +117,6 @@ int main(int argc, char** argv) {
   measure("random_k", c::random_k{});
   measure("top_k", c::top_k{});
   measure("top_k_sampled", c::top_k_sampled{});
+  measure("dgc", c::dgc{});
   measure_power_sgd();
 }

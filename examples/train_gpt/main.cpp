@@ -117,6 +117,11 @@ struct plan {
     static_cast<void>(given.choice("device", {"cpu", "cuda", "simt"}));
     if (on_device()) expect_device(device);
     model.validate();
+    if (policies.compression == compression_preset::dgc) {
+      if (optimizer.chosen != optimizer_choice::method::sgd)
+        throw config_error("--compression dgc applies the momentum of sgd itself; use it with --optimizer sgd");
+      optimizer.momentum = 0;
+    }
     if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
     if (text.empty() && !has_shards()) throw config_error("--text names no file; scripts/train gives one");
     if (!text.empty() && has_shards()) throw config_error("a run has --text or --data; give one of them");

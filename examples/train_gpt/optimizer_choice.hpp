@@ -16,6 +16,7 @@ struct optimizer_choice {
   method chosen = method::adamw;
   double learning_rate = 0;
   std::int64_t steps = 1;
+  double momentum = trireme::optim::sgd{}.momentum;  ///< of sgd
 
   [[nodiscard]] static std::vector<std::string> names() { return {"adamw", "sgd", "muon", "adafactor", "lamb"}; }
   /// The peak rate if none is given.
@@ -42,7 +43,7 @@ struct optimizer_choice {
     };
     switch (chosen) {
       case method::sgd:
-        return f(optim::sgd{.schedule = from(learning_rate), .clip = 1.0});
+        return f(optim::sgd{.schedule = from(learning_rate), .momentum = momentum, .clip = 1.0});
       case method::muon:
         return f(optim::muon{
             .schedule = from(learning_rate), .weight_decay = 0.1, .clip = 1.0, .rest = adamw(learning_rate / 10)});

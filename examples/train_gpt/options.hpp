@@ -49,10 +49,9 @@ class options {
     add("precision", "bf16", "P",
         "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU products by Eigen, slower)");
     add("compression", "none", "C",
-        "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | power_sgd (int2 and the "
-        "following "
-        "ones with error feedback; random_k and top_k send 1 % of the gradients, power_sgd has rank 4); only with data "
-        "and zero1");
+        "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | dgc | power_sgd (int2 "
+        "and the following ones with error feedback; random_k, top_k and dgc send 1 % of the gradients, power_sgd has "
+        "rank 4; dgc needs --optimizer sgd, whose momentum it applies); only with data and zero1");
     add("model", "gpt", "M",
         "gpt | llama | deepseek (GPT-2's blocks, LLaMA's, or DeepSeek V3's: latent attention, and experts after the "
         "first block)");

@@ -12,10 +12,10 @@
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
-enum class compression_preset { none, bf16, int8, int4, int2, sign, random_k, top_k, top_k_sampled, power_sgd };
+enum class compression_preset { none, bf16, int8, int4, int2, sign, random_k, top_k, top_k_sampled, dgc, power_sgd };
 /// Their names on the command line, in this order.
-inline std::vector<std::string> const compression_names{"none", "bf16",     "int8",  "int4",          "int2",
-                                                        "sign", "random_k", "top_k", "top_k_sampled", "power_sgd"};
+inline std::vector<std::string> const compression_names{
+    "none", "bf16", "int8", "int4", "int2", "sign", "random_k", "top_k", "top_k_sampled", "dgc", "power_sgd"};
 
 /// The policies that can be chosen at run time. Each precision is compiled in a file of its own.
 struct preset {
@@ -52,7 +52,7 @@ template <class Precision, class Space = trireme::host>
     namespace c = compression;
     using int2 = c::error_feedback<c::quantise<2>>;
     c::one_of<c::cast<bf16>, c::quantise<8>, c::quantise<4>, int2, c::error_feedback<c::sign>,
-              c::error_feedback<c::random_k>, c::error_feedback<c::top_k>, c::error_feedback<c::top_k_sampled>,
+              c::error_feedback<c::random_k>, c::error_feedback<c::top_k>, c::error_feedback<c::top_k_sampled>, c::dgc,
               c::power_sgd>
         any;
     switch (chosen.compression) {
@@ -79,6 +79,9 @@ template <class Precision, class Space = trireme::host>
         break;
       case compression_preset::top_k_sampled:
         any.chosen = c::error_feedback<c::top_k_sampled>{};
+        break;
+      case compression_preset::dgc:
+        any.chosen = c::dgc{};
         break;
       case compression_preset::power_sgd:
         any.chosen = c::power_sgd{};

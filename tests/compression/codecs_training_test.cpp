@@ -11,7 +11,7 @@
 #include "../support/policy_cases.hpp"
 #include "../watchdog.hpp"
 #include "trireme/compression/compression.hpp"
-#include "trireme/optim/adamw.hpp"
+#include "trireme/optim/optim.hpp"
 
 using namespace trireme;
 using namespace trireme::compression;
@@ -24,7 +24,7 @@ using sized = by_size<none, error_feedback<quantise<4>>>;
 using named = by_name<cast<bf16>, quantise<8>, error_feedback<top_k>, power_sgd>;
 using with_feedback =
     one_of<error_feedback<quantise<4>>, error_feedback<quantise<2>>, error_feedback<compression::sign>,
-           error_feedback<random_k>, error_feedback<top_k_sampled>, sized, named>;
+           error_feedback<random_k>, error_feedback<top_k_sampled>, dgc, sized, named>;
 
 optim::adamw const adaptive{.learning_rate = 1e-2};
 
@@ -85,6 +85,19 @@ TEST_CASE("compressors chosen by size and by name learn, resume bit for bit and 
       on_mlp.state_by_threads(2, adaptive, parallel::zero<1>{.bucket_bytes = 1024}, with_feedback{misspelt}),
       Catch::Matchers::Contains("trireme::compression::by_name: .names: nothing in the model matches "
                                 "\"*1.wieght\"; the nearest names are "));
+}
+
+TEST_CASE("dgc learns, resumes bit for bit and sends what is planned; two momentums are refused", "[compression]") {
+  watchdog const watch("dgc", std::chrono::seconds(240));
+  parallel::zero<1> const how{.bucket_bytes = 1024};
+  with_feedback const codec{dgc{.ratio = 0.1F, .momentum = 0.5}};
+  optim::adamw const without_momentum{.learning_rate = 5e-3, .beta1 = 0};
+  CHECK(on_mlp.holds_by_threads(3, 0.95, without_momentum, how, codec) == "");
+  CHECK_THROWS_WITH(on_mlp.state_by_threads(2, adaptive, how, codec),
+                    Catch::Matchers::Contains("trireme::compression::dgc applies momentum itself, and the optimizer "
+                                              "has a momentum of 0.9, too; use it with optim::sgd{.momentum = 0}"));
+  CHECK(momentum_of(optim::groups{optim::sgd{.momentum = 0.5}, {}}) == 0.5);
+  CHECK(momentum_of(optim::any<environment<precision::fp32>>(adaptive)) == 0.9);
 }
 
 TEST_CASE("data and zero<1> get the same weights from each codec", "[compression]") {

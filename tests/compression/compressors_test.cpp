@@ -177,6 +177,52 @@ TEST_CASE("by_size and by_name are compared, validated, and printed as their sou
                     "trireme::compression::top_k: ratio 2 is not in (0, 1]");
 }
 
+TEST_CASE("dgc applies momentum before it chooses, and forgets it where it has sent", "[compression]") {
+  parameter_info const info{.name = "w", .extents = {2}};
+  compression::dgc::instance<env> state({.ratio = 0.5F, .momentum = 0.5}, {2, {{&info, 0}}});
+  auto const step = [&](double scale, bool taken) {
+    auto const factor = static_cast<float>(scale);
+    std::vector<float> gradient{4 * factor, 2.5F * factor}, sum(2);
+    std::vector<std::byte> payload(static_cast<std::size_t>(state.payload_bytes(2)));
+    state.at_scale(scale);
+    state.encode(tensor_view{gradient}, tensor_view{payload}, 0);
+    state.decode(tensor_view{payload}, tensor_view{sum}, false);
+    if (taken) state.commit();
+    return std::vector<float>{sum[0] / factor, sum[1] / factor};
+  };
+  CHECK(step(1, true) == std::vector<float>{4, 0});       // u = v = {4, 2.5} before sending, then {0, 2.5}
+  CHECK(step(2, false) == std::vector<float>{0, 6.25F});  // u = {4, 3.75}, v = {4, 6.25}; the step is skipped
+  CHECK(step(64, true) == std::vector<float>{0, 6.25F});  // the same, whatever the factor
+  CHECK(step(1, true) == std::vector<float>{10, 0});      // u = {6, 2.5}, v = {10, 2.5}
+  std::vector<float> kept;
+  state.visit_state(state_scope::owned, [&](std::string const& name, state_location const& place, auto view) {
+    CHECK((place.of_rank && (name == "residual/w" || name == "dgc_velocity/w")));
+    for (std::int64_t i = 0; i < view.size(); ++i) kept.push_back(view[i]);
+  });
+  CHECK(kept == std::vector<float>{0, 2.5F, 0, 2.5F});
+}
+
+TEST_CASE("dgc is validated, and printed as its source", "[compression]") {
+  using compression::dgc;
+  CHECK(to_string(dgc{}) == "compression::dgc{.ratio = 0.01f, .momentum = 0.9}");
+  CHECK_THROWS_WITH(dgc{.momentum = 1}.validate(), "trireme::compression::dgc: .momentum is 1; it must be in [0, 1)");
+  CHECK_THROWS_WITH(error_feedback<dgc>{}.validate(),
+                    "trireme::compression::dgc keeps what it has not sent itself; use it without error_feedback");
+}
+
+TEST_CASE("dgc of everything sends the gradient", "[compression]") {
+  compression::dgc::instance<env> state({.ratio = 1}, {4, {}});
+  for (float const part : {1.0F, 2.0F, -0.3F}) {
+    std::vector<float> const gradient{part, -2 * part, 0.1F * part, 0};
+    std::vector<float> slice = gradient, sum(4);
+    std::vector<std::byte> payload(static_cast<std::size_t>(state.payload_bytes(4)));
+    state.encode(tensor_view{slice}, tensor_view{payload}, 0);
+    state.decode(tensor_view{payload}, tensor_view{sum}, false);
+    state.commit();
+    CHECK(sum == gradient);
+  }
+}
+
 TEST_CASE("none and cast decode to the encoded values, rounded to the type on the wire", "[compression]") {
   std::vector<float> const gradient{1.0F, -2.5F, 1.001F, 0.0F};
   auto const through = [&](auto state, auto element) {

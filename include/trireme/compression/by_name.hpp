@@ -44,6 +44,12 @@ struct by_name {
     for (auto const& each : list) std::visit(valid, each.codec);
     std::visit(valid, rest);
   }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    auto const expect = [&](auto const& one) { trireme::expect_momentum(one, of_optimizer); };
+    for (auto const& each : list) std::visit(expect, each.codec);
+    std::visit(expect, rest);
+  }
   /// See name_pattern.
   template <class F>
   void for_each_pattern(F&& f) const {

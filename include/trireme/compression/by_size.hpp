@@ -38,6 +38,11 @@ struct by_size {
     expect_valid(small);
     expect_valid(large);
   }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    trireme::expect_momentum(small, of_optimizer);
+    trireme::expect_momentum(large, of_optimizer);
+  }
 
   template <class Env, class Comm>
   class instance : public detail::parts_of_bucket<Env, Comm> {

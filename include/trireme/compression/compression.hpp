@@ -3,6 +3,7 @@
 #include "trireme/compression/by_name.hpp"
 #include "trireme/compression/by_size.hpp"
 #include "trireme/compression/cast.hpp"
+#include "trireme/compression/dgc.hpp"
 #include "trireme/compression/error_feedback.hpp"
 #include "trireme/compression/none.hpp"
 #include "trireme/compression/one_of.hpp"

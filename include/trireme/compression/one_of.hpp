@@ -26,6 +26,10 @@ struct one_of {
   void validate() const {
     std::visit([](auto const& one) { expect_valid(one); }, chosen);
   }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    std::visit([&](auto const& one) { trireme::expect_momentum(one, of_optimizer); }, chosen);
+  }
   /// See name_pattern.
   template <class F>
   void for_each_pattern(F&& f) const requires(has_patterns<Compressors> || ...) {

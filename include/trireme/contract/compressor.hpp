@@ -28,6 +28,8 @@
 // A collective one may have at_gradient(), too; it is then called before begin(). It may also have
 //   takes_rounds()               whether it needs several rounds; if not, the exchange does not call turn() before the
 //                                end of backward. Without the function it does.
+// A description whose compressor applies momentum to gradients may have
+//   expect_momentum(double)      throws config_error if the optimizer, whose momentum this is, must not apply it, too.
 // A compressor with commit() gets each gradient once a step, so it cannot be combined with ZeRO-2 and ZeRO-3.
 
 namespace trireme {
@@ -144,6 +146,12 @@ inline constexpr bool chooses_compressor = false;
 template <class C, class Env, class Comm>
 concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env> ||
     collective_compressor<C, Env, Comm> || chooses_compressor<C, Env, Comm>;
+
+/// Calls description.expect_momentum(of_optimizer), if it exists.
+template <class C>
+void expect_momentum([[maybe_unused]] C const& description, [[maybe_unused]] double of_optimizer) {
+  if constexpr (requires { description.expect_momentum(of_optimizer); }) description.expect_momentum(of_optimizer);
+}
 
 /// A compressor that changes nothing; the exchange then skips encode and decode.
 template <class C>

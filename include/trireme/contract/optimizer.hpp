@@ -117,6 +117,21 @@ template <class O>
   }
 }
 
+/// The momentum that an optimizer applies to gradients: its `momentum`, or else `beta1`; that of `base` if it has a
+/// `base`; otherwise 0.
+template <class O>
+[[nodiscard]] double momentum_of([[maybe_unused]] O const& optimizer) {
+  if constexpr (requires { static_cast<double>(optimizer.momentum); }) {
+    return static_cast<double>(optimizer.momentum);
+  } else if constexpr (requires { static_cast<double>(optimizer.beta1); }) {
+    return static_cast<double>(optimizer.beta1);
+  } else if constexpr (requires { optimizer.base; }) {
+    return momentum_of(optimizer.base);
+  } else {
+    return 0;
+  }
+}
+
 /// The requirements of an optimizer on the memory of parameters and gradients, before that is allocated.
 struct bucket_requirements {
   bool whole_tensors = false;  ///< one rank updates all of a tensor: no slice of a bucket splits one

@@ -43,12 +43,14 @@ class any {
       any(Optimizer const& optimizer)  // NOLINT(google-explicit-constructor): every optimizer converts
       : whole_tensors(wants_whole_tensors(optimizer)),
         clip(optimizer.clip),
+        momentum(momentum_of(optimizer)),
         within_(std::make_shared<model<Optimizer>>(optimizer)) {
     for (auto const& name : optimizer.moment_names) moment_names.push_back(name);
   }
 
   bool whole_tensors;
   double clip;
+  double momentum;  ///< see momentum_of()
   std::vector<std::string_view> moment_names;
   [[nodiscard]] double rate_at(std::int64_t step) const { return within_->rate_at(step); }
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {

@@ -159,13 +159,14 @@ template <class Sorted, class List, class Comm, class... Policies>
   Comm* everyone = nullptr;
   if constexpr (count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &pick<slot::communicator, void>(policies...);
-  auto& voters = everyone != nullptr ? *everyone : world;
+  [[maybe_unused]] auto& voters = everyone != nullptr ? *everyone : world;
   std::vector<std::string> names;
   for (auto const& each : list) names.push_back(each.name);
   bucket_requirements requirements;
   if constexpr (count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
     auto const& optimizer = pick<slot::optimizer, void>(policies...);
     parallel::expect_patterns(voters, optimizer, names);
+    trireme::expect_momentum(pick<slot::compression, compression::none>(policies...), momentum_of(optimizer));
     requirements = bucket_requirements_of(optimizer);
   }
   if constexpr (count_of<slot::compression, std::remove_cvref_t<Policies>...> == 1)

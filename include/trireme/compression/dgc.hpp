@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "trireme/compression/detail/chosen_elements.hpp"
+#include "trireme/contract/compressor.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/contract/state.hpp"
+#include "trireme/core/exact.hpp"
+#include "trireme/core/expect.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/ops/sets/codec.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::compression {
+
+/// Like top_k inside error_feedback, but each rank applies the momentum before it chooses what to send, so that an
+/// element that waits for several steps arrives with its momentum. Use it with optim::sgd{.momentum = 0}.
+///
+/// Method   [Lin et al., "Deep Gradient Compression", 2018]: u = momentum u + gradient, v = v + u; the k largest
+///          elements of v are sent, and u and v become 0 there (momentum correction and momentum factor masking). The
+///          paper's local clipping and its warm-up of the ratio are not included.
+/// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1.
+/// Bytes    as top_k. Kept per rank: u and v, each with a copy for a skipped step, so four times the gradient.
+/// Ranks    each rank has its own u and v; payloads are added in rank order.
+/// Numerics lossy and biased; dgc{.ratio = 1} sends the gradient: every u is 0 after each step.
+/// Errors   config_error unless 0 < ratio <= 1 and 0 <= momentum < 1, or if the optimizer applies momentum, too.
+/// @models gatherable_compressor          @see compression::error_feedback, compression::top_k
+struct dgc {
+  TRIREME_NEEDS_KERNELS("compression::dgc", selection);
+  using policy_category = slot::compression;
+  float ratio = 0.01F;
+  double momentum = 0.9;
+  friend bool operator==(dgc const&, dgc const&) = default;
+
+  void validate() const {
+    detail::expect_ratio("dgc", ratio);
+    expect_number("compression::dgc", ".momentum", momentum, below_one);
+  }
+  void validate_feedback() const {
+    throw config_error("trireme::compression::dgc keeps what it has not sent itself; use it without error_feedback");
+  }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    if (exactly_equal(of_optimizer, 0)) return;
+    throw config_error(text("trireme::compression::dgc applies momentum itself, and the optimizer has a momentum of ",
+                            of_optimizer, ", too; use it with optim::sgd{.momentum = 0}"));
+  }
+
+  template <class Env>
+  class instance {
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+    using view = tensor_view<gradient, space>;
+    using constant = tensor_view<gradient const, space>;
+    using kernels = ops::on<space>;
+    using payload_type = detail::chosen_elements<gradient, space>;
+
+   public:
+    instance(dgc const& description, bucket_form const& form)
+        : ratio_(description.ratio), momentum_(description.momentum), form_(form) {
+      description.validate();
+      for (auto* const each : {&velocity_, &residual_, &next_velocity_, &next_residual_}) {
+        *each = tensor<gradient, space>(shape{form.elements});
+        kernels::fill(each->view(), 0.0);
+      }
+      zeros_ = tensor<gradient, space>(shape{kept(form.elements)});
+      kernels::fill(zeros_.view(), 0.0);
+    }
+    void at_scale(double scale) { scale_ = scale; }
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
+    void encode(view slice, tensor_view<std::byte, space> payload, std::int64_t first) {
+      auto const n = slice.size();
+      auto const u = next_velocity_.view().flat(first, n);
+      auto const v = next_residual_.view().flat(first, n);
+      kernels::copy(u, constant(velocity_.view().flat(first, n)));
+      kernels::scale(u, momentum_);
+      kernels::accumulate(u, constant(slice), 1 / scale_);
+      kernels::copy(v, constant(residual_.view().flat(first, n)));
+      kernels::add(v, constant(u));
+      kernels::copy(slice, constant(v));
+      if (!exactly_equal(scale_, 1)) kernels::scale(slice, scale_);
+      payload_type const to(payload, kept(n));
+      kernels::select_largest(slice, to.indices, to.values);
+      auto const nothing = constant(zeros_.view().flat(0, kept(n)));
+      kernels::scatter(u, to.indices, nothing, false);
+      kernels::scatter(v, to.indices, nothing, false);
+    }
+    void decode(tensor_view<std::byte, space> payload, view slice, bool add) {
+      payload_type const from(payload, kept(slice.size()));
+      if (!add) kernels::fill(slice, 0.0);
+      kernels::scatter(slice, from.indices, from.values, add);
+    }
+    void commit() {
+      std::swap(velocity_, next_velocity_);
+      std::swap(residual_, next_residual_);
+    }
+    template <class F>
+    void visit_state(state_scope, F&& f) {
+      for (auto const& [info, offset] : form_.tensors) {
+        auto const n = info->extents.size();
+        f("residual/" + info->name, state_location{*info, 0, true}, residual_.view().flat(offset, n));
+        f("dgc_velocity/" + info->name, state_location{*info, 0, true}, velocity_.view().flat(offset, n));
+      }
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      return static_cast<std::int64_t>(4 * velocity_.view().bytes() + zeros_.view().bytes());
+    }
+
+   private:
+    [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
+
+    float ratio_;
+    double momentum_;
+    double scale_ = 1;
+    bucket_form form_;
+    tensor<gradient, space> velocity_, residual_;            // u and v, without the factor of the loss
+    tensor<gradient, space> next_velocity_, next_residual_;  // the same if the step is taken
+    tensor<gradient, space> zeros_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(dgc const& c) {
+  return text("compression::dgc{.ratio = ", c.ratio, "f, .momentum = ", c.momentum, "}");
+}
+
+}  // namespace trireme::compression
