@@ -13,15 +13,21 @@ label = re.compile(r"^([A-Z][a-z]+)(?: {2,}|(?<=Numerics) )(\S.*)$")
 
 def escaped(text):
     """Text in which only code spans and our commands mean something to Doxygen."""
-    parts = re.split(r"(`[^`]*`)", text)
+    named = re.match(r"\s*@(t?param(?:\[\w+\])?\s+\w+(?:,\s*\w+)*|see\s+\w+(?!\s+\w))", text)
+    if named:
+        return named[0] + escaped(text[named.end():])
+    parts = re.split(r"(`[^`]*`|\"[^\"]*\")", text)
     for i, part in enumerate(parts):
-        if i % 2:
+        if part.startswith("`"):
             if re.search(r"[<>\\@&*]", part):  # Doxygen reads tags and commands in code spans, too
                 inside = re.sub(r"[\\@#<>&]|(?<=>)::", lambda found: "\\" + found[0], part[1:-1])
                 parts[i] = f"<code>{inside}</code>"
-        else:
-            part = re.sub(r"[\\<>#]|(?<=>)::", lambda found: "\\" + found[0], part)
-            parts[i] = re.sub(r"@(\w*)", lambda found: ("" if found[1] in commands else "\\") + found[0], part)
+            continue
+        part = re.sub(r"[\\<>#]|(?<=>)::", lambda found: "\\" + found[0], part)
+        if i % 2 == 0:
+            # A word is a link only with a scope or an underscore: `data` or `product` is seldom meant as a name.
+            part = re.sub(r"(?<!\S)[a-z]{2,}(?=[\s.,;)]|:?$|: )", lambda found: "%" + found[0], part)
+        parts[i] = re.sub(r"@(\w*)", lambda found: ("" if found[1] in commands else "\\") + found[0], part)
     return "".join(parts)
 
 
@@ -29,10 +35,16 @@ def rewritten(block):
     """The texts of one comment's lines, as Doxygen reads them."""
     out = []
     in_example = False
+    in_code = False
     for i, text in enumerate(block):
+        # Indented by four spaces after an empty line: code, which Doxygen shows as it is.
+        in_code = text.startswith("    ") and (in_code or (i > 0 and not block[i - 1].strip()))
+        if in_code:
+            out.append(text)
+            continue
         starts = not text.strip() or text.startswith("@") or label.match(text)
         if in_example and not starts:
-            out.append(text)
+            out.append(re.sub(r"^ {1,9}", "", text))  # as far as the code behind "@example "
         elif example := re.match(r"@example\s+(.*)", text):
             in_example = True
             out.append(f"@sample {example[1]}")
