@@ -27,6 +27,7 @@ def escaped(text):
         if i % 2 == 0:
             # A word is a link only with a scope or an underscore: `data` or `product` is seldom meant as a name.
             part = re.sub(r"(?<!\S)[a-z]{2,}(?=[\s.,;)]|:?$|: )", lambda found: "%" + found[0], part)
+            part = re.sub(r"(@t?param\s+)%", r"\1", part)
         parts[i] = re.sub(r"@(\w*)", lambda found: ("" if found[1] in commands else "\\") + found[0], part)
     return "".join(parts)
 

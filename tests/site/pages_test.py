@@ -171,7 +171,8 @@ def main():
         problems = []
         for path in site.rglob("*.html"):
             text = path.read_text(encoding="utf-8")
-            for address in re.findall(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]*)"', text):
+            for address in re.findall(r'<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)="((?:https?:)?//[^"]*)"',
+                                      text):
                 problems.append(f"{path.relative_to(site)} fetches {address}")
         for page in set(pages):
             text = (site / page).read_text(encoding="utf-8")
