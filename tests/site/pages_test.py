@@ -2,7 +2,8 @@
 # test-timeout: 240
 # test-takes: 30
 """The site that scripts/docs builds, in a browser without a network: every page has text, is no wider than a telephone
-and fetches nothing from elsewhere; the search finds names, with a server and in files; colours change to dark."""
+and fetches nothing from elsewhere; the search finds names, with a server and in files; colours change to dark. Broken
+links, anchors and parameters are errors of scripts/docs."""
 
 import contextlib
 import functools
@@ -104,6 +105,43 @@ def python_with_mkdocs():
     skip("mkdocs-material is missing; scripts/docs installs it")
 
 
+def build(project, site, python):
+    done = subprocess.run([project / "scripts/docs", "--no-install", "--output", site], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, env={**os.environ, "TRIREME_PYTHON": python})
+    return done.returncode, done.stdout
+
+
+def missed_faults(folder, python):
+    """Faults put into a copy of the project that scripts/docs does not report."""
+    project = folder / "project"
+    project.mkdir()
+    for name in ("docs", "include", "site", "scripts"):
+        shutil.copytree(root / name, project / name)
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy(root / name, project)
+    plan = project / "docs/plan.md"
+    sound = plan.read_text(encoding="utf-8")
+    faults = "\n[a](no_page.md) [b](design.md#no-anchor) [c](../examples/no_program.cpp)\n"
+    plan.write_text(sound + faults, encoding="utf-8")
+    (project / "docs/unlisted.md").write_text("# A page\n", encoding="utf-8")
+    status, said = build(project, folder / "broken", python)
+    for name in ("no_page.md", "no-anchor", "no_program.cpp", "unlisted.md"):
+        if status == 0 or name not in said:
+            yield f"scripts/docs does not report {name}:\n{said}"
+    header = project / "include/trireme/version.hpp"
+    wrong = "namespace trireme {\n/// Nothing.\n/// @param missing  is not there.\nvoid nothing(int present);\n}\n"
+    header.write_text(header.read_text(encoding="utf-8") + wrong, encoding="utf-8")
+    status, said = build(project, folder / "broken", python)
+    if status == 0 or not re.search(r"version\.hpp:\d+: error: argument 'missing'", said):
+        yield f"scripts/docs does not report a parameter that is not there:\n{said}"
+    occupied = folder / "occupied"
+    occupied.mkdir()
+    (occupied / "own.txt").write_text("keep", encoding="utf-8")
+    status, said = build(project, occupied, python)
+    if status != 2 or not (occupied / "own.txt").exists():
+        yield f"scripts/docs writes over a folder that is not a site:\n{said}"
+
+
 def browse(browser, address, folder):
     """What the driver reports at an address, on the browser's console."""
     command = [browser, "--headless=new", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -159,16 +197,13 @@ def main():
     python = python_with_mkdocs()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         site = Path(folder) / "site"
-        for _ in range(2):  # a second time into the same folder, too
-            built = subprocess.run([root / "scripts/docs", "--no-install", "--output", site], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   env={**os.environ, "TRIREME_PYTHON": python})
-            if built.returncode != 0:
-                sys.exit(f"scripts/docs failed:\n{built.stdout}")
+        status, said = build(root, site, python)
+        if status != 0:
+            sys.exit(f"scripts/docs failed:\n{said}")
         pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html")
                        if path.relative_to(site).parts[0] != "api" and path.name != "404.html")
         pages += ["api/index.html", "api/namespacetrireme_1_1compression.html"]
-        problems = []
+        problems = list(missed_faults(Path(folder), python))
         for path in site.rglob("*.html"):
             text = path.read_text(encoding="utf-8")
             for address in re.findall(r'<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)="((?:https?:)?//[^"]*)"',
