@@ -103,7 +103,6 @@ void for_each_word(std::string_view words, F&& f) {
 }  // namespace detail
 
 /// Throws config_error if one of some patterns matches no name; the error lists the nearest names.
-/// @param what  the public name of the owner of the patterns.
 inline void expect_matches(name_pattern const& all, std::vector<std::string> const& names) {
   detail::for_each_word(all.patterns, [&](std::string_view one) {
     if (std::any_of(names.begin(), names.end(), [&](auto const& name) { return all.fits(one, name); })) return;

@@ -268,8 +268,8 @@ class node {
   /// @param residual  is added to y; given only to nodes whose facts say adds_residual.
   virtual detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view residual) = 0;
   /// Forms dx, and adds to the gradients of its parameters unless backward_weight does.
-  /// @param y   its result, for nodes whose facts say reads_y.
-  /// @param to  where dx goes; the memory of dy, for nodes whose facts say in_place.
+  /// y is its result, for nodes whose facts say reads_y; `to` is where dx goes: the memory of dy, for nodes whose facts
+  /// say in_place.
   virtual void backward_input(pass<Env>&, detail::layer_input<Env>, view /*y*/, view /*dy*/, detail::target<Env> /*to*/,
                               detail::half) {}
   virtual void backward_weight(pass<Env>&, detail::layer_input<Env>, view /*dy*/) {}

@@ -58,7 +58,7 @@ class bucket_plan {
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
   /// @param unit_ends       end of each unit's uses, ascending to the number of uses: then no bucket holds tensors of
   ///                        two units. Empty: buckets are filled regardless of units.
-  /// @param wishes          with whole_tensors no slice splits a tensor: all slices are padded to the largest, the
+  /// @param requirements    with whole_tensors no slice splits a tensor: all slices are padded to the largest, the
   ///                        tensors of all buckets are distributed evenly, and a bucket is filled until each rank's
   ///                        slice is at least as long as its longest tensor.
   bucket_plan(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,

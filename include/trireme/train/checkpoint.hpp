@@ -326,9 +326,9 @@ class writing {
 ///
 /// @param keep      which older checkpoints of the run are kept.
 /// @param own       the run's identity; drawn here if it has none yet.
-/// @param pieces    those of this rank. They are read twice: once to hash and once to write.
+/// @param shards    those of this rank. They are read twice: once to hash and once to write.
 /// @param patience  the deadline and the progress callback.
-/// @param beside    files that came with the model, which load() returns; only the first rank's are used.
+/// @param model_files  files that came with the model, which load() returns; only the first rank's are used.
 /// Errors   on every rank, with the failing rank's sentence; then the earlier checkpoints are unchanged, and no
 ///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
 ///          one; then nothing in it was touched.
@@ -356,7 +356,7 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
 /// its part, all ranks skip it.
 ///
 /// @param own       becomes the identity of the run that is read.
-/// @param pieces    as for save(), but every piece that this rank needs: several ranks may read the same one.
+/// @param shards    as for save(), but every piece that this rank needs: several ranks may read the same one.
 /// @param elements  how many numbers this rank would write to a checkpoint; summed over all ranks, it must equal the
 ///                  number in the checkpoint.
 /// Ranks    any number, whatever number of ranks wrote it.

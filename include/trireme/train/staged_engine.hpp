@@ -93,8 +93,8 @@ class staged_engine {
   /// micro-batch's contribution to a gradient is complete; `last` if it was the last micro-batch.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
-  /// @param served  number of further micro-batches that only other ranks have, but in whose passes all ranks take
-  ///                part.
+  /// @param shadowed  number of further micro-batches that only other ranks have, but in whose passes all ranks take
+  ///                  part.
   /// @param rows    of the whole step's loss, if adds_sample_losses(); empty: there are no other ranks.
   /// @returns the losses of the units on this rank; most of a model's losses are in its last unit.
   template <class Ready, class Hooks = resident_parameters>

@@ -161,8 +161,8 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
 /// Collective. One step. The vote is the only exchange for which all ranks wait; before its result is known, no state
 /// of the run is changed.
 ///
-/// @param wishes  a number of this rank's own (a request to stop, say); out: its sum over the ranks.
-/// @param input   if it reports a failed rank, the step is given up on all of them.
+/// @param requirements  a number of this rank's own (a request to stop, say); out: its sum over the ranks.
+/// @param input  if it reports a failed rank, the step is given up on all of them.
 /// Errors   that failure; numeric_error after more consecutive steps without a finite loss and gradients than the
 ///          precision allows. Then, and with any other exception, the state is that before the step.
 template <class Run, class Optimizer>
