@@ -23,8 +23,9 @@ MOST = 1e-4
 def feeds(session, tokens, kinds, before=0, past=None, mask=None, positions=None):
     batch, length = tokens.shape
     usual = {"input_ids": tokens, "attention_mask": np.ones((batch, before + length)) if mask is None else mask,
-             "position_ids": np.tile(np.arange(before, before + length), (batch, 1)) if positions is None else positions,
-             "token_type_ids": kinds}
+             "position_ids": positions, "token_type_ids": kinds}
+    if positions is None:
+        usual["position_ids"] = np.tile(np.arange(before, before + length), (batch, 1))
     out = {}
     for each in session.get_inputs():
         if each.name in usual:

@@ -178,7 +178,7 @@ namespace detail {
 template <class L>
 std::string onnx_nodes_of(onnx_walk& at, L const& what, std::string const& x) {
   static_assert(has_onnx_nodes<L>,
-                "trireme::nn::onnx_nodes: this layer does not say which nodes of ONNX it becomes; write a function "
+                "trireme::nn::onnx_nodes: this layer has no function that gives its nodes of ONNX; write "
                 "std::string onnx_nodes(nn::onnx_walk&, LAYER const&, std::string const& x) in its namespace");
   if constexpr (has_onnx_nodes<L>) return onnx_nodes(at, what, x);
   return {};

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::nn::onnx_nodes: this layer does not say which nodes of ONNX it becomes
+// expected-error: trireme::nn::onnx_nodes: this layer has no function that gives its nodes of ONNX; write
 #include "trireme/nn/onnx_layers.hpp"
 
 using namespace trireme::nn;
