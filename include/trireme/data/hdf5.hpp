@@ -27,8 +27,8 @@ namespace trireme::data {
 
 class hdf5_samples;
 
-/// Samples in HDF5 files: row s of one dataset and row s of another are sample s. Link trireme::hdf5, which exists where
-/// HDF5 does.
+/// Samples in HDF5 files: row s of one dataset and row s of another are sample s. Link trireme::hdf5, which exists
+/// where HDF5 does.
 ///
 ///     data::hdf5{.files = "part_*.h5", .features = "fields/x", .targets = "y", .features_as = dtype::f32}.open()
 ///
@@ -47,7 +47,8 @@ struct hdf5 {
   std::string targets{};
   std::optional<dtype> features_as{};  ///< f32 or i32: convert the numbers; else they are what the files hold
   std::optional<dtype> targets_as{};
-  std::size_t cache_bytes = std::size_t{64} << 20;  ///< of decompressed chunks that are kept, for features and targets each
+  std::size_t cache_bytes = std::size_t{64}
+                            << 20;  ///< of decompressed chunks that are kept, for features and targets each
   [[nodiscard]] hdf5_samples open() const;
   friend bool operator==(hdf5 const&, hdf5 const&) = default;
 };
@@ -74,8 +75,9 @@ struct hdf5_file {
     id = {::H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), ::H5Fclose};
     if (id) return;
     auto const why = hdf5_reason();
-    throw io_error(path, text(hdf5_name, ": ", ::H5Fis_hdf5(path.c_str()) > 0 ? "cannot open the file; " + why
-                                                                             : "this is not an HDF5 file"));
+    throw io_error(path,
+                   text(hdf5_name, ": ",
+                        ::H5Fis_hdf5(path.c_str()) > 0 ? "cannot open the file; " + why : "this is not an HDF5 file"));
   }
 };
 
@@ -241,12 +243,13 @@ class hdf5_rows {
       unsigned flags = 0, config = 0;
       std::size_t values = 0;
       char name[64] = {};
-      auto const filter = ::H5Pget_filter2(made.get(), static_cast<unsigned>(i), &flags, &values, nullptr, sizeof name,
-                                           name, &config);
+      auto const filter =
+          ::H5Pget_filter2(made.get(), static_cast<unsigned>(i), &flags, &values, nullptr, sizeof name, name, &config);
       if (::H5Zfilter_avail(filter) <= 0) {
-        throw config_error(text(label(path), " needs the filter \"", name, "\" (number ", filter,
-                                "), which this HDF5 does not have; name the folder of its plugin in HDF5_PLUGIN_PATH, or "
-                                "write the dataset with gzip"));
+        throw config_error(
+            text(label(path), " needs the filter \"", name, "\" (number ", filter,
+                 "), which this HDF5 does not have; name the folder of its plugin in HDF5_PLUGIN_PATH, or "
+                 "write the dataset with gzip"));
       }
     }
     if (filters <= 0) return 0;
@@ -285,12 +288,11 @@ class hdf5_rows {
     for (int axis = 0; axis < row_.rank(); ++axis) counts[axis + 1] = static_cast<::hsize_t>(row_[axis]);
     hdf5_id const space(::H5Dget_space(from.data->get()), ::H5Sclose);
     hdf5_id const memory(::H5Screate_simple(row_.rank() + 1, counts, nullptr), ::H5Sclose);
-    if (!space || !memory ||
-        ::H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start, nullptr, counts, nullptr) < 0 ||
+    if (!space || !memory || ::H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start, nullptr, counts, nullptr) < 0 ||
         ::H5Dread(from.data->get(), memory_type_->get(), memory.get(), space.get(), H5P_DEFAULT, to) < 0) {
       auto const why = hdf5_reason();
-      throw io_error(from.file->path, text(hdf5_name, ": dataset \"", dataset_, "\": sample ", id, " cannot be read; ",
-                                           why));
+      throw io_error(from.file->path,
+                     text(hdf5_name, ": dataset \"", dataset_, "\": sample ", id, " cannot be read; ", why));
     }
   }
 
@@ -328,8 +330,8 @@ class hdf5_samples {
       auto const features = features_.add(file);
       auto const targets = targets_.add(file);
       if (features != targets) {
-        throw config_error(text(detail::hdf5_name, ": ", file->path, ": there are ", how_many(features, "row"), " of \"",
-                                from.features, "\" but ", targets, " of \"", from.targets, "\""));
+        throw config_error(text(detail::hdf5_name, ": ", file->path, ": there are ", how_many(features, "row"),
+                                " of \"", from.features, "\" but ", targets, " of \"", from.targets, "\""));
       }
     }
   }
