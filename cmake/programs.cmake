@@ -31,7 +31,7 @@ function(trireme_includes result file headers)
 endfunction()
 
 # trireme_uses_LIBRARY(result file): whether a source asks for the MPI communicator, for LibTorch, for a library of
-# tokenizers, or for zlib.
+# tokenizers, for zlib, or for HDF5.
 macro(trireme_uses_mpi result file)
   trireme_includes(${result} ${file} "trireme/comm/mpi\\.hpp|mpi\\.h")
 endmacro()
@@ -46,6 +46,9 @@ macro(trireme_uses_sentencepiece result file)
 endmacro()
 macro(trireme_uses_zlib result file)
   trireme_includes(${result} ${file} "trireme/formats/inflate\\.hpp|zlib\\.h")
+endmacro()
+macro(trireme_uses_hdf5 result file)
+  trireme_includes(${result} ${file} "trireme/data/hdf5\\.hpp|hdf5\\.h")
 endmacro()
 
 # trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
@@ -71,7 +74,7 @@ if(TRIREME_COMPILED_PROGRAMS)
 endif()
 
 # trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch, utf8proc,
-# sentencepiece or zlib is left out where there is none.
+# sentencepiece, zlib or HDF5 is left out where there is none.
 function(trireme_program target file)
   set(library ${TRIREME_LIBRARY})
   set(mpi_library ${TRIREME_MPI_LIBRARY})
@@ -106,11 +109,16 @@ function(trireme_program target file)
     message(VERBOSE "trireme: ${target} needs zlib and is left out")
     return()
   endif()
+  trireme_uses_hdf5(hdf5 ${file})
+  if(hdf5 AND NOT TARGET trireme::hdf5)
+    message(VERBOSE "trireme: ${target} needs HDF5 and is left out")
+    return()
+  endif()
   add_executable(${target} ${file})
   target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:${mpi_library}>
                                           $<$<BOOL:${torch}>:${torch_library}> $<$<BOOL:${utf8proc}>:trireme_utf8proc>
                                           $<$<BOOL:${sentencepiece}>:trireme_sentencepiece>
-                                          $<$<BOOL:${zlib}>:trireme_zlib>)
+                                          $<$<BOOL:${zlib}>:trireme_zlib> $<$<BOOL:${hdf5}>:trireme_hdf5>)
 endfunction()
 
 # trireme_quick(target): a program whose kernels are in the library, and which is compiled more often than it is run. Call

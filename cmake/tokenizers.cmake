@@ -1,14 +1,17 @@
-# The libraries that tokenizers and compressed arrays ask for, each as a target that is made only if a program compiles
+# The libraries that tokenizers and arrays in files ask for, each as a target that is made only if a program compiles
 # and links here and now:
 #   trireme_find_utf8proc()        trireme::libutf8proc (Debian's libutf8proc-dev)
 #   trireme_find_pcre2()           trireme::libpcre2 (Debian's libpcre2-dev), for expressions that are not written out
 #   trireme_find_sentencepiece()   trireme::libsentencepiece (Debian's libsentencepiece-dev)
 #   trireme_find_zlib()            trireme::libzlib (Debian's zlib1g-dev), for compressed members of .npz files
+#   trireme_find_hdf5()            trireme::libhdf5 (Debian's libhdf5-dev), for arrays in HDF5 files
 
-# trireme_find_small(name header program [file]): a library of one header; file is how the library's is called.
+# trireme_find_small(name header program [file...]): a library of one header; file is how the library's is called.
 function(trireme_find_small name header program)
-  set(file ${name} ${ARGN})
-  list(GET file -1 file)
+  set(files ${ARGN})
+  if(NOT files)
+    set(files ${name})
+  endif()
   if(TARGET trireme::lib${name})
     return()
   endif()
@@ -18,8 +21,8 @@ function(trireme_find_small name header program)
     unset(${variable}_LIBRARY CACHE)
     unset(${variable}_WORKS CACHE)
   endif()
-  find_path(${variable}_INCLUDE ${header})
-  find_library(${variable}_LIBRARY ${file})
+  find_path(${variable}_INCLUDE ${header} PATH_SUFFIXES ${name}/serial)  # Debian's folder of HDF5 without MPI
+  find_library(${variable}_LIBRARY NAMES ${files})
   mark_as_advanced(${variable}_INCLUDE ${variable}_LIBRARY)
   if(NOT ${variable}_INCLUDE OR NOT ${variable}_LIBRARY)
     message(STATUS "trireme: ${name} is not here, so trireme::${name} and what needs it are left out")
@@ -63,4 +66,8 @@ endfunction()
 
 function(trireme_find_zlib)
   trireme_find_small(zlib zlib.h "int main() { return zlibVersion() == nullptr; }" z)
+endfunction()
+
+function(trireme_find_hdf5)
+  trireme_find_small(hdf5 hdf5.h "int main() { return H5open() < 0; }" hdf5_serial hdf5)
 endfunction()

@@ -72,6 +72,12 @@ endif()
 if(TARGET trireme::zlib)
   list(APPEND all_headers ${TRIREME_ZLIB_HEADERS})
 endif()
+if(TARGET trireme::hdf5)
+  list(APPEND all_headers ${TRIREME_HDF5_HEADERS})
+  if(NOT TRIREME_HDF5_INCLUDE STREQUAL "/usr/include")
+    list(APPEND foreign_flags -isystem ${TRIREME_HDF5_INCLUDE})
+  endif()
+endif()
 
 # Every header compiles alone: built by the target headers_alone, which scripts/test builds ahead with all cores. No
 # code is made of them, and each one is read again only when something that it includes has changed.
@@ -102,7 +108,7 @@ foreach(header IN LISTS alone_headers)
   set(more_flags "")
   if(name MATCHES "/torch")
     set(more_flags ${torch_flags})
-  elseif(name MATCHES "/(mpi|cuda|nccl)")
+  elseif(name MATCHES "/(mpi|cuda|nccl)|/hdf5")
     set(more_flags ${alone_foreign_flags})
   endif()
   add_custom_command(OUTPUT ${stamp} DEPENDS ${header} DEPFILE ${stamp}.d VERBATIM COMMENT "Reading ${name} alone"

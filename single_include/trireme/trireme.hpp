@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b8b3bab48ef224d767c1befb01034bd912be4ae01aabf0c72db6a8a0cfb0bed8
+// SHA-256 of the sources: 9b38303487eecf8165f3a3951bada04b862925a98bdfe922c606d7d9120742b2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1486,8 +1486,6 @@ inline void on_late(std::function<void(late_call const&)> f) { detail::late_list
 #include <optional>
 
 // ---- trireme/comm/buffers.hpp
-#include <ranges>
-
 namespace trireme {
 
 namespace comm::detail {
@@ -1498,7 +1496,10 @@ concept owns_view = std::is_lvalue_reference_v<B> && requires(B values) {
   values.view().address();
 };
 template <class B>
-concept host_buffer = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> && std::ranges::borrowed_range<B>;
+concept host_buffer = requires(B values) {
+  std::span(values);
+}
+&&(std::is_lvalue_reference_v<B> || std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>);
 
 }  // namespace comm::detail
 
@@ -1516,8 +1517,8 @@ template <message_buffer B>
   if constexpr (owns_view<B>) {
     return values.view();
   } else {
-    using T = std::remove_reference_t<std::ranges::range_reference_t<B>>;
-    return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
+    auto const all = std::span(values);
+    return tensor_view<typename decltype(all)::element_type>(all.data(), shape{static_cast<std::int64_t>(all.size())});
   }
 }
 template <class T, class Space>
@@ -9159,6 +9160,9 @@ decltype(auto) launch(Description const& description, comm::recovery const& how,
 
 }  // namespace trireme
 
+// ---- trireme/compression/by_name.hpp
+#include <variant>
+
 // ---- trireme/contract/environment.hpp
 namespace trireme {
 
@@ -9254,7 +9258,11 @@ struct state_location {
 //                                between steps is divided by it, since it may change. Without the call it is 1.
 //   at_gradient(encoded_gradient const&)   which gradient the next calls of encode() and decode() are for: random
 //                                numbers depend on it, and not on earlier calls, so that a resumed run draws the same.
-// A collective one may have at_gradient(), too; it is then called before begin().
+// A collective one may have at_gradient(), too; it is then called before begin(). It may also have
+//   takes_rounds()               whether it needs several rounds; if not, the exchange does not call turn() before the
+//                                end of backward. Without the function it does.
+// A description whose compressor applies momentum to gradients may have
+//   expect_momentum(double)      throws config_error if the optimizer, whose momentum this is, must not apply it, too.
 // A compressor with commit() gets each gradient once a step, so it cannot be combined with ZeRO-2 and ZeRO-3.
 
 namespace trireme {
@@ -9372,6 +9380,12 @@ template <class C, class Env, class Comm>
 concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env> ||
     collective_compressor<C, Env, Comm> || chooses_compressor<C, Env, Comm>;
 
+/// Calls description.expect_momentum(of_optimizer), if it exists.
+template <class C>
+void expect_momentum([[maybe_unused]] C const& description, [[maybe_unused]] double of_optimizer) {
+  if constexpr (requires { description.expect_momentum(of_optimizer); }) description.expect_momentum(of_optimizer);
+}
+
 /// A compressor that changes nothing; the exchange then skips encode and decode.
 template <class C>
 concept lossless_identity = requires {
@@ -9397,70 +9411,6 @@ concept has_commit = requires(S& state) {
 };
 
 }  // namespace trireme
-
-// ---- trireme/core/type_name.hpp
-namespace trireme {
-
-/// The name of a type as the compiler prints it, for messages.
-template <class T>
-[[nodiscard]] constexpr std::string_view type_name() noexcept {
-  std::string_view const full = __PRETTY_FUNCTION__;  // "... [with T = x; ...]" or "... [T = x]"
-  auto const first = full.find("T = ") + 4;
-  return full.substr(first, full.find_first_of(";]", first) - first);
-}
-
-/// The text form of a description: its to_string, else the name of its type.
-template <class T>
-[[nodiscard]] std::string describe(T const& description) {
-  if constexpr (requires { to_string(description); }) {
-    return to_string(description);
-  } else {
-    return std::string(type_name<T>());
-  }
-}
-
-}  // namespace trireme
-
-// ---- trireme/compression/cast.hpp (goes on)
-namespace trireme::compression {
-
-/// Sends gradients as Wire (bf16, say): half the bytes of float.
-///
-/// Bytes    sizeof(Wire) per element, on every hop.
-/// Numerics each rank's gradient is rounded to Wire; the sum is formed in float in rank order and rounded to Wire
-///          again.
-/// @models summable_compressor
-template <element Wire>
-struct cast {
-  using policy_category = slot::compression;
-  friend bool operator==(cast const&, cast const&) = default;
-
-  template <class Env>
-  class instance {
-   public:
-    using wire = Wire;
-    instance(cast const&, std::int64_t) {}
-    template <class Gradient, class Payload>
-    void encode(Gradient gradient, Payload payload, std::int64_t) {
-      ops::on<typename Env::space>::copy(payload, gradient);
-    }
-    template <class Payload, class Gradient>
-    void decode(Payload payload, Gradient gradient) {
-      ops::on<typename Env::space>::copy(gradient, payload);
-    }
-  };
-};
-
-template <element Wire>
-[[nodiscard]] std::string to_string(cast<Wire> const&) {
-  return text("compression::cast<",
-              std::is_same_v<Wire, bfloat16>  ? "bf16"
-              : std::is_same_v<Wire, float16> ? "f16"
-                                              : type_name<Wire>(),
-              ">{}");
-}
-
-}  // namespace trireme::compression
 
 // ---- trireme/core/expect.hpp
 namespace trireme {
@@ -9513,189 +9463,132 @@ void expect_valid(Description const& description) {
 
 }  // namespace trireme
 
-// ---- trireme/compression/error_feedback.hpp (goes on)
-namespace trireme::compression {
+// ---- trireme/core/pattern.hpp
+namespace trireme {
+
+/// Whether a name matches a pattern: * matches any characters, ? matches one.
+[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
+  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos) {  // the star takes one more character
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
+  }
+  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
+}
+/// Whether it matches one of several patterns, which are separated by spaces.
+[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
+  while (!patterns.empty()) {
+    auto const space = patterns.find(' ');
+    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
+    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
+  }
+  return false;
+}
+
+/// Patterns of a description, separated by spaces. A description that has `for_each_pattern(f)`, which calls
+/// f(name_pattern) for each member with patterns, gives an error if one of them matches no name.
+struct name_pattern {
+  std::string what;      ///< the member: "optim::groups: .names"
+  std::string patterns;  ///< of the member
+  /// Whether one pattern is meant for a name.
+  bool (*fits)(std::string_view pattern, std::string_view name) = [](auto pattern, auto name) {
+    return matches(pattern, name);
+  };
+  std::string before = "nothing in the model matches ", after{};  ///< text around the pattern in the error
+};
+template <class D>
+concept has_patterns = requires(D const& description) {
+  description.for_each_pattern([](name_pattern const&) {});
+};
 
 namespace detail {
 
-// The wire type of the inner compressor; void if it is a gatherable one.
-template <class State>
-struct same_wire {};
-template <class State>
-requires requires { typename State::wire; }
-struct same_wire<State> {
-  using wire = typename State::wire;
-};
+template <class F>
+void for_each_word(std::string_view words, F&& f) {
+  while (!words.empty()) {
+    auto const space = std::min(words.find(' '), words.size());
+    if (space > 0) f(words.substr(0, space));
+    words.remove_prefix(std::min(space + 1, words.size()));
+  }
+}
+
+/// The number of characters to change for a name to match a pattern: 0 if it does. Characters matched by * cost
+/// nothing.
+[[nodiscard]] inline std::size_t letters_between(std::string_view pattern, std::string_view name) {
+  std::vector<std::size_t> row(name.size() + 1), next(row.size());
+  for (std::size_t n = 0; n < row.size(); ++n) row[n] = n;
+  for (char const p : pattern) {
+    next[0] = row[0] + (p == '*' ? 0 : 1);
+    for (std::size_t n = 1; n < row.size(); ++n) {
+      auto const kept = row[n - 1] + (p == '?' || p == name[n - 1] ? 0 : 1);
+      next[n] = p == '*' ? std::min(row[n], next[n - 1]) : std::min({kept, row[n] + 1, next[n - 1] + 1});
+    }
+    std::swap(row, next);
+  }
+  return row.back();
+}
+
+/// The names nearest to a pattern, or to its suffix after a dot, as text for a message.
+[[nodiscard]] inline std::string near_names(std::string_view pattern, std::vector<std::string> const& names) {
+  std::vector<std::pair<std::size_t, std::string>> all;
+  auto const behind_dot = text("*.", pattern);
+  for (auto const& name : names)
+    all.emplace_back(std::min(letters_between(pattern, name), letters_between(behind_dot, name)), name);
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  std::string out;
+  for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), 3); ++i)
+    out += text(i == 0 ? "" : ", ", "\"", all[i].second, "\"");
+  return out;
+}
 
 }  // namespace detail
 
-/// Adds what a lossy compressor left out of this step's gradient to the next step's.
-///
-/// Method   [Karimireddy et al., "Error feedback fixes SignSGD", 2019]; converges with any compressor that is a
-///          contraction. A decay below 1 forgets old residuals, which may no longer fit the weights.
-/// Bytes    as Inner on the wire; each rank keeps one residual of the gradient's size, which checkpoints contain.
-/// Ranks    each rank has its own residual: the part of its gradients that it has not sent yet.
-/// Errors   config_error unless 0 <= decay <= 1, or if the error of Inner may be larger than the gradient.
-/// @models summable_compressor if Inner does, gatherable_compressor if Inner does.
-template <class Inner>
-struct error_feedback {
-  using policy_category = slot::compression;
-  Inner inner{};
-  float decay = 1;  ///< the part of the residual that is kept from step to step
-  friend bool operator==(error_feedback const&, error_feedback const&) = default;
-
-  void validate() const {
-    expect_number("compression::error_feedback", ".decay", decay, {.low = 0, .high = 1});
-    expect_valid(inner);
-    if constexpr (requires { inner.validate_feedback(); }) inner.validate_feedback();
-  }
-
-  template <class Env>
-  class instance : public detail::same_wire<typename Inner::template instance<Env>> {
-    using inner_state = typename Inner::template instance<Env>;
-    using space = typename Env::space;
-    using gradient = typename Env::gradient;
-    static constexpr bool summable = requires { typename inner_state::wire; };
-
-   public:
-    instance(error_feedback const& description, bucket_form const& form)
-        : inner_(make_compressor_state<Inner, Env>(description.inner, form)),
-          form_(form),
-          decay_(static_cast<double>(description.decay)),
-          residual_(shape{form.elements}),
-          next_(shape{form.elements}) {
-      ops::on<space>::fill(residual_.view(), 0.0);
-    }
-    /// Visits the residual, which this rank has not sent yet, and the state of Inner.
-    template <class F>
-    void visit_state(state_scope scope, F&& f) {
-      for (auto const& [info, offset] : form_.tensors) {
-        f("residual/" + info->name, state_location{*info, 0, true},
-          residual_.view().flat(offset, info->extents.size()));
-      }
-      if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
-    }
-    /// Sets the factor that this step's gradients carry. The residual is stored without it.
-    void at_scale(double scale) {
-      scale_ = scale;
-      if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
-    }
-
-    /// Which gradient comes next.
-    void at_gradient(encoded_gradient const& which) requires(has_at_gradient<inner_state>) {
-      inner_.at_gradient(which);
-    }
-
-    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
-      return inner_.payload_bytes(n);
-    }
-    [[nodiscard]] std::int64_t payload_elements(std::int64_t n) const requires(has_payload_elements<inner_state>) {
-      return inner_.payload_elements(n);
-    }
-    template <class Payload>
-    void encode(tensor_view<gradient, space> slice, Payload payload, std::int64_t first) {
-      auto const left = residual_.view().flat(first, slice.size());
-      auto const next = next_.view().flat(first, slice.size());
-      if (auto const factor = scale_ * decay_; exactly_equal(factor, 1)) {
-        ops::on<space>::add(slice, left);
-      } else {
-        ops::on<space>::accumulate(slice, tensor_view<gradient const, space>(left), factor);
-      }
-      inner_.encode(slice, payload, first);
-      if constexpr (summable) {
-        inner_.decode(payload, next);
-      } else {
-        inner_.decode(payload, next, false);
-      }
-      ops::on<space>::scale(next, -1.0);
-      ops::on<space>::add(next, slice);  // the part that was not sent
-      if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
-      forget_gaps(first, slice.size());
-    }
-    /// To be called when the step was taken: makes what it left out the residual. Without this call the residual stays
-    /// as it was before the step.
-    void commit() {
-      std::swap(residual_, next_);
-      if constexpr (has_commit<inner_state>) inner_.commit();
-    }
-    [[nodiscard]] std::int64_t bytes() const {
-      std::int64_t within = 0;
-      if constexpr (requires { inner_.bytes(); }) within = inner_.bytes();
-      return within + 2 * static_cast<std::int64_t>(residual_.view().bytes());
-    }
-    template <class Payload, class... Add>
-    void decode(Payload payload, tensor_view<gradient, space> slice, Add... add) {
-      inner_.decode(payload, slice, add...);
-    }
-
-   private:
-    // Between tensors gradients are zero, and checkpoints contain no residual there. What a compressor makes of those
-    // zeros (a sign, say) must not change the next step.
-    void forget_gaps(std::int64_t first, std::int64_t count) {
-      if (form_.tensors.empty()) return;
-      auto const forget = [&](std::int64_t from, std::int64_t to) {
-        auto const begin = std::max(from, first);
-        auto const end = std::min(to, first + count);
-        if (begin < end) ops::on<space>::fill(next_.view().flat(begin, end - begin), 0.0);
-      };
-      std::int64_t last = 0;
-      for (auto const& each : form_.tensors) {
-        forget(last, each.offset);
-        last = each.offset + each.info->extents.size();
-      }
-      forget(last, form_.elements);
-    }
-
-    inner_state inner_;
-    bucket_form form_;
-    double decay_;
-    double scale_ = 1;
-    tensor<gradient, space> residual_;
-    tensor<gradient, space> next_;  // the residual if the step is taken
-  };
-};
-
-template <class Inner>
-[[nodiscard]] std::string to_string(error_feedback<Inner> const& c) {
-  auto const inner = describe(c.inner);  // "compression::top_k{.ratio = 0.01f}"
-  auto const decay = exactly_equal(c.decay, 1) ? std::string() : text(", .decay = ", c.decay, "f");
-  return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, decay, "}");
+/// Throws config_error if one of some patterns matches no name; the error lists the nearest names.
+inline void expect_matches(name_pattern const& all, std::vector<std::string> const& names) {
+  detail::for_each_word(all.patterns, [&](std::string_view one) {
+    if (std::any_of(names.begin(), names.end(), [&](auto const& name) { return all.fits(one, name); })) return;
+    throw config_error(text("trireme::", all.what, ": ", all.before, "\"", one, "\"", all.after,
+                            "; the nearest names are ", detail::near_names(one, names)));
+  });
 }
 
-}  // namespace trireme::compression
+}  // namespace trireme
 
-// ---- trireme/compression/none.hpp
-namespace trireme::compression {
+// ---- trireme/core/type_name.hpp
+namespace trireme {
 
-/// Sends gradients uncompressed: the default.
-struct none {
-  using policy_category = slot::compression;
-  static constexpr bool identity = true;
-  friend bool operator==(none const&, none const&) = default;
+/// The name of a type as the compiler prints it, for messages.
+template <class T>
+[[nodiscard]] constexpr std::string_view type_name() noexcept {
+  std::string_view const full = __PRETTY_FUNCTION__;  // "... [with T = x; ...]" or "... [T = x]"
+  auto const first = full.find("T = ") + 4;
+  return full.substr(first, full.find_first_of(";]", first) - first);
+}
 
-  template <class Env>
-  class instance {
-   public:
-    using wire = typename Env::reduce;
-    instance(none const&, std::int64_t) {}
-    template <class Gradient, class Payload>
-    void encode(Gradient gradient, Payload payload, std::int64_t) {
-      ops::on<typename Env::space>::copy(payload, gradient);
-    }
-    template <class Payload, class Gradient>
-    void decode(Payload payload, Gradient gradient) {
-      ops::on<typename Env::space>::copy(gradient, payload);
-    }
-  };
-};
+/// The text form of a description: its to_string, else the name of its type.
+template <class T>
+[[nodiscard]] std::string describe(T const& description) {
+  if constexpr (requires { to_string(description); }) {
+    return to_string(description);
+  } else {
+    return std::string(type_name<T>());
+  }
+}
 
-[[nodiscard]] inline std::string to_string(none const&) { return "compression::none{}"; }
+}  // namespace trireme
 
-}  // namespace trireme::compression
-
-// ---- trireme/compression/one_of.hpp
-#include <variant>
-
+// ---- trireme/compression/one_of.hpp (goes on)
 namespace trireme::compression {
 
 /// One of several compressors, chosen at run time, so that a program which offers them compiles one trainer and not one
@@ -9711,6 +9604,19 @@ struct one_of {
 
   void validate() const {
     std::visit([](auto const& one) { expect_valid(one); }, chosen);
+  }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    std::visit([&](auto const& one) { trireme::expect_momentum(one, of_optimizer); }, chosen);
+  }
+  /// See name_pattern.
+  template <class F>
+  void for_each_pattern(F&& f) const requires(has_patterns<Compressors> || ...) {
+    std::visit(
+        [&]<class One>(One const& one) {
+          if constexpr (has_patterns<One>) one.for_each_pattern(f);
+        },
+        chosen);
   }
 };
 
@@ -9729,6 +9635,501 @@ inline constexpr bool chooses_compressor<compression::one_of<Compressors...>, En
     (compressor<Compressors, Env, Comm> && ...);
 
 }  // namespace trireme
+
+// ---- trireme/compression/detail/parts_of_bucket.hpp (goes on)
+namespace trireme::compression::detail {
+
+/// A summable or gatherable compressor with the interface of a collective one: it encodes its gradients as one piece,
+/// and one collective sends the payload.
+template <class Env, class Comm, class Codec>
+class one_piece {
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using view = tensor_view<gradient, space>;
+  using state = compressor_state<Codec, Env>;
+  static constexpr bool summable = summable_compressor<Codec, Env>;
+  static constexpr bool identity = lossless_identity<Codec> && std::is_same_v<gradient, typename Env::reduce>;
+
+  template <bool Summable, class State>
+  struct payload_of {
+    using type = std::byte;
+  };
+  template <class State>
+  struct payload_of<true, State> {
+    using type = typename State::wire;
+  };
+  using payload_element = typename payload_of<summable, state>::type;
+  static auto start_for_type(Comm& world) {
+    if constexpr (identity) {
+      return world.all_reduce_async(view{}, reduction::sum{});
+    } else if constexpr (summable) {
+      return world.all_reduce_async(tensor_view<payload_element, space>{}, reduction::sum{});
+    } else {
+      return world.all_gather_async(tensor_view<std::uint8_t, space>{});
+    }
+  }
+  using request = decltype(start_for_type(std::declval<Comm&>()));
+
+ public:
+  one_piece(Codec const& codec, bucket_form const& form, Comm& world)
+      : world_(world), codec_(make_compressor_state<Codec, Env>(codec, form)) {
+    auto const n = form.elements;
+    if constexpr (identity) {
+      return;
+    } else if constexpr (has_payload_elements<state>) {
+      sent_ = message_tensor<payload_element, space>(world, shape{codec_.payload_elements(n)});
+    } else if constexpr (summable) {
+      sent_ = message_tensor<payload_element, space>(world, shape{n});
+    } else {
+      bytes_of_rank_ = codec_.payload_bytes(n);
+      sent_ = message_tensor<payload_element, space>(world, shape{world.size() * bytes_of_rank_});
+    }
+  }
+
+  void at_gradient(encoded_gradient const& which) requires(has_at_gradient<state>) { codec_.at_gradient(which); }
+  void begin(view piece, [[maybe_unused]] double scale) {
+    piece_ = piece;
+    if constexpr (requires { codec_.at_scale(scale); }) codec_.at_scale(scale);
+    if constexpr (identity) {
+      pending_.emplace(world_.all_reduce_async(piece_, reduction::sum{}));
+    } else if constexpr (summable) {
+      codec_.encode(piece_, sent_.view(), 0);
+      pending_.emplace(world_.all_reduce_async(sent_.view(), reduction::sum{}));
+    } else {
+      codec_.encode(piece_, payload(world_.rank()), 0);
+      pending_.emplace(world_.all_gather_async(
+          tensor_view<std::uint8_t, space>(reinterpret_cast<std::uint8_t*>(sent_.view().address()), sent_.extents())));
+    }
+  }
+  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
+  bool turn() {
+    if (!pending_) return true;
+    trireme::order(*pending_);
+    pending_.reset();
+    if constexpr (identity) {
+      return true;
+    } else if constexpr (summable) {
+      codec_.decode(sent_.view(), piece_);
+    } else {
+      for (int rank = 0; rank < world_.size(); ++rank)  // in rank order: equal bits everywhere
+        codec_.decode(payload(rank), piece_, rank > 0);
+    }
+    return true;
+  }
+  [[nodiscard]] static constexpr bool takes_rounds() noexcept { return false; }
+  void commit() {
+    if constexpr (has_commit<state>) codec_.commit();
+  }
+  template <class F>
+  void visit_state(state_scope scope, F&& f) requires requires(state& own) {
+    own.visit_state(scope, f);
+  }
+  { codec_.visit_state(scope, f); }
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t own = 0;
+    if constexpr (requires { codec_.bytes(); }) own = codec_.bytes();
+    return own + static_cast<std::int64_t>(sent_.view().bytes());
+  }
+
+ private:
+  [[nodiscard]] tensor_view<payload_element, space> payload(int rank) {
+    return sent_.view().flat(rank * bytes_of_rank_, bytes_of_rank_);
+  }
+
+  Comm& world_;
+  state codec_;
+  std::int64_t bytes_of_rank_ = 0;
+  tensor<payload_element, space> sent_;  // the payload; those of all ranks if they are gathered
+  view piece_;
+  std::optional<request> pending_;
+};
+
+/// The run state of a compressor that chooses another one for each tensor: the tensors of a bucket that have the same
+/// compressor are one part, which is copied to memory of its own, unless it is the whole bucket.
+/// @models collective_compressor
+template <class Env, class Comm>
+class parts_of_bucket {
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using view = tensor_view<gradient, space>;
+  using kernels = ops::on<space>;
+  using visitor = std::function<void(std::string const&, state_location const&, view)>;
+
+ protected:
+  struct codec {
+    codec() = default;
+    codec(codec const&) = delete;
+    codec& operator=(codec const&) = delete;
+    virtual ~codec() = default;
+    virtual void at_gradient(encoded_gradient const& which) = 0;
+    virtual void begin(view piece, double scale) = 0;
+    virtual bool test() = 0;
+    virtual bool turn() = 0;
+    virtual void commit() = 0;
+    virtual void visit_state(state_scope scope, visitor const& f) = 0;
+    [[nodiscard]] virtual std::int64_t bytes() const = 0;
+    [[nodiscard]] virtual bool takes_rounds() const = 0;
+  };
+  /// @param codecs  how many there are to choose from.
+  /// @param which   the number of the codec for the tensor of an info.
+  /// @param make    the codec of a number, made for a bucket_form.
+  template <class Which, class Make>
+  parts_of_bucket(bucket_form const& form, std::size_t codecs, Which&& which, Make&& make) {
+    for (std::size_t c = 0; c < codecs; ++c) {
+      part mine;
+      bucket_form packed;
+      for (auto const& each : form.tensors) {
+        if (which(*each.info) != c) continue;
+        auto const size = each.info->extents.size();
+        mine.copied.push_back({each.offset, packed.elements, size});
+        packed.tensors.push_back({each.info, packed.elements});
+        packed.elements += size;
+      }
+      if (mine.copied.empty()) continue;
+      mine.whole = mine.copied.size() == form.tensors.size();
+      if (mine.whole) {
+        mine.copied.clear();
+      } else {
+        mine.packed = tensor<gradient, space>(shape{packed.elements});
+      }
+      mine.with = make(c, mine.whole ? form : packed);
+      parts_.push_back(std::move(mine));
+    }
+  }
+  template <class Codec>
+  [[nodiscard]] static std::unique_ptr<codec> made(Codec const& description, bucket_form const& form, Comm& world) {
+    static_assert(compressor<Codec, Env, Comm>,
+                  "trireme::compression::by_size and by_name: what they choose from must be compressors that work in "
+                  "the communicator's memory; see docs/write_a_policy.md");
+    if constexpr (has_collective_state<Codec, Env, Comm>) {
+      return std::make_unique<holder<typename Codec::template instance<Env, Comm>>>(description, form, world);
+    } else {
+      return std::make_unique<holder<one_piece<Env, Comm, Codec>>>(description, form, world);
+    }
+  }
+  template <class... Codecs>
+  [[nodiscard]] static std::unique_ptr<codec> made(one_of<Codecs...> const& description, bucket_form const& form,
+                                                   Comm& world) {
+    return std::visit([&](auto const& chosen) { return made(chosen, form, world); }, description.chosen);
+  }
+
+ public:
+  void at_gradient(encoded_gradient const& which) {
+    auto own = which;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {  // the bucket is sent once a step: the parts are told apart here
+      own.micro_batch = static_cast<std::int64_t>(i);
+      parts_[i].with->at_gradient(own);
+    }
+  }
+  void begin(view bucket, double scale) {
+    bucket_ = bucket;
+    for (auto& it : parts_) {
+      for (auto const& each : it.copied)
+        kernels::copy(each.in(it.packed), tensor_view<gradient const, space>(each.in(bucket)));
+      it.with->begin(it.whole ? bucket : it.packed.view(), scale);
+      it.pending = true;
+    }
+  }
+  [[nodiscard]] bool test() {
+    bool all = true;
+    for (auto& it : parts_) all = (!it.pending || it.with->test()) && all;
+    return all;
+  }
+  bool turn() {
+    bool all = true;
+    for (auto& it : parts_) {
+      if (!it.pending) continue;
+      it.pending = !it.with->turn();
+      all = all && !it.pending;
+      if (it.pending) continue;
+      for (auto const& each : it.copied)
+        kernels::copy(each.in(bucket_), tensor_view<gradient const, space>(each.in(it.packed)));
+    }
+    return all;
+  }
+  void commit() {
+    for (auto& it : parts_) it.with->commit();
+  }
+  void visit_state(state_scope scope, visitor const& f) {
+    for (auto& it : parts_) it.with->visit_state(scope, f);
+  }
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& it : parts_) sum += it.with->bytes() + static_cast<std::int64_t>(it.packed.view().bytes());
+    return sum;
+  }
+  [[nodiscard]] bool takes_rounds() const {
+    bool any = false;
+    for (auto const& it : parts_) any = any || it.with->takes_rounds();
+    return any;
+  }
+
+ private:
+  template <class Held>
+  struct holder final : codec {
+    template <class Description>
+    holder(Description const& description, bucket_form const& form, Comm& world) : held(description, form, world) {}
+    void at_gradient([[maybe_unused]] encoded_gradient const& which) override {
+      if constexpr (has_at_gradient<Held>) held.at_gradient(which);
+    }
+    void begin(view piece, double scale) override { held.begin(piece, scale); }
+    bool test() override { return held.test(); }
+    bool turn() override { return held.turn(); }
+    void commit() override { held.commit(); }
+    void visit_state([[maybe_unused]] state_scope scope, [[maybe_unused]] visitor const& f) override {
+      if constexpr (requires { held.visit_state(scope, f); }) held.visit_state(scope, f);
+    }
+    [[nodiscard]] std::int64_t bytes() const override { return held.bytes(); }
+    [[nodiscard]] bool takes_rounds() const override {
+      if constexpr (requires { held.takes_rounds(); }) {
+        return held.takes_rounds();
+      } else {
+        return true;
+      }
+    }
+    Held held;
+  };
+  struct place {
+    std::int64_t in_bucket, in_part, size;
+    [[nodiscard]] view in(view bucket) const { return bucket.flat(in_bucket, size); }
+    [[nodiscard]] view in(tensor<gradient, space> const& packed) const { return packed.view().flat(in_part, size); }
+  };
+  struct part {
+    bool whole = false;  // it is the bucket
+    bool pending = false;
+    std::vector<place> copied;  // the tensors, if there are others in the bucket
+    tensor<gradient, space> packed;
+    std::unique_ptr<codec> with;
+  };
+
+  view bucket_;
+  std::vector<part> parts_;
+};
+
+/// The type of a description as its text names it.
+[[nodiscard]] inline std::string type_of_text(std::string const& description) {
+  return description.substr(0, description.find('{'));
+}
+
+}  // namespace trireme::compression::detail
+
+// ---- trireme/compression/by_name.hpp (goes on)
+namespace trireme::compression {
+
+/// Chooses a compressor for each tensor by its name:
+/// by_name<none, error_feedback<top_k>, power_sgd>{.list = {{.names = "*wte* *wpe*", .codec = error_feedback<top_k>{}},
+/// {.names = "*.weight", .codec = power_sgd{}}}, .rest = none{}}. The first entry with a matching pattern is used.
+///
+/// Shapes   the tensors of a bucket that belong to the same entry are encoded as one piece.
+/// Bytes    those of the chosen compressors for their tensors, in one collective (power_sgd: two) per bucket and entry.
+///          Under parallel::zero<1>, too, every rank gets the sum of the whole bucket. Kept: the state of all of them,
+///          and, in buckets with tensors of several entries, a copy of the gradient.
+/// Ranks    as the chosen ones.          Numerics  as the chosen ones.
+/// Errors   config_error if one of the compressors is not valid, or if a pattern matches no parameter.
+/// @models  collective_compressor        @see compression::by_size
+template <class... Codecs>
+struct by_name {
+  using policy_category = slot::compression;
+  using codec_type = std::variant<Codecs...>;
+  struct entry {
+    std::string names{};  ///< patterns, separated by spaces; * matches any characters, ? one
+    codec_type codec{};
+    friend bool operator==(entry const&, entry const&) = default;
+  };
+  std::vector<entry> list{};
+  codec_type rest{};  ///< of the tensors whose names match no pattern
+  friend bool operator==(by_name const&, by_name const&) = default;
+
+  void validate() const {
+    auto const valid = [](auto const& one) { expect_valid(one); };
+    for (auto const& each : list) std::visit(valid, each.codec);
+    std::visit(valid, rest);
+  }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    auto const expect = [&](auto const& one) { trireme::expect_momentum(one, of_optimizer); };
+    for (auto const& each : list) std::visit(expect, each.codec);
+    std::visit(expect, rest);
+  }
+  /// See name_pattern.
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    for (auto const& each : list) f(name_pattern{"compression::by_name: .names", each.names});
+  }
+
+  template <class Env, class Comm>
+  class instance : public detail::parts_of_bucket<Env, Comm> {
+    using base = detail::parts_of_bucket<Env, Comm>;
+
+   public:
+    instance(by_name const& description, bucket_form const& form, Comm& world)
+        : base(
+              form, description.list.size() + 1,
+              [&](parameter_info const& info) {
+                std::size_t first = 0;
+                while (first < description.list.size() && !matches_any(description.list[first].names, info.name))
+                  ++first;
+                return first;
+              },
+              [&](std::size_t which, bucket_form const& form_of_part) {
+                auto const& chosen = which < description.list.size() ? description.list[which].codec : description.rest;
+                return std::visit([&](auto const& one) { return base::made(one, form_of_part, world); }, chosen);
+              }) {}
+  };
+};
+
+template <class... Codecs>
+[[nodiscard]] std::string to_string(by_name<Codecs...> const& c) {
+  auto const written = [](auto const& codec) {
+    return std::visit([](auto const& one) { return describe(one); }, codec);
+  };
+  std::string types, list;
+  ((types += text(types.empty() ? "" : ", ", detail::type_of_text(describe(Codecs{})))), ...);
+  for (auto const& each : c.list)
+    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .codec = ", written(each.codec), "}");
+  return text("compression::by_name<", types, ">{.list = {", list, "}, .rest = ", written(c.rest), "}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/by_size.hpp
+namespace trireme::compression {
+
+/// Sends the gradients of small tensors with one compressor and those of large ones with another:
+/// by_size<none, error_feedback<top_k>>{.bytes = 1 << 16} leaves biases and norms as they are, which have few bytes and
+/// need exact gradients more than matrices do.
+///
+/// Shapes   a tensor is large if its gradient has at least `bytes` bytes. The tensors of a bucket with the same
+///          compressor are encoded as one piece.
+/// Bytes    those of Small and Large for their tensors, in one collective (power_sgd: two) each per bucket. Under
+///          parallel::zero<1>, too, every rank gets the sum of the whole bucket. Kept: the state of both, and, in
+///          buckets that have tensors of both sizes, a copy of the gradient.
+/// Ranks    as Small and Large.          Numerics  as Small and Large.
+/// Errors   config_error if `bytes` is negative, or if Small or Large is not valid.
+/// @models  collective_compressor        @see compression::by_name
+template <class Small, class Large>
+struct by_size {
+  using policy_category = slot::compression;
+  Small small{};
+  Large large{};
+  std::int64_t bytes = 65536;  ///< of the gradient of a tensor, from which it is large
+  friend bool operator==(by_size const&, by_size const&) = default;
+
+  void validate() const {
+    expect_number("compression::by_size", ".bytes", bytes, not_negative);
+    expect_valid(small);
+    expect_valid(large);
+  }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    trireme::expect_momentum(small, of_optimizer);
+    trireme::expect_momentum(large, of_optimizer);
+  }
+
+  template <class Env, class Comm>
+  class instance : public detail::parts_of_bucket<Env, Comm> {
+    using base = detail::parts_of_bucket<Env, Comm>;
+
+   public:
+    instance(by_size const& description, bucket_form const& form, Comm& world)
+        : base(
+              form, 2,
+              [&](parameter_info const& info) -> std::size_t {
+                auto const size = info.extents.size() * static_cast<std::int64_t>(sizeof(typename Env::gradient));
+                return size < description.bytes ? 0 : 1;
+              },
+              [&](std::size_t which, bucket_form const& form_of_part) {
+                return which == 0 ? base::made(description.small, form_of_part, world)
+                                  : base::made(description.large, form_of_part, world);
+              }) {}
+  };
+};
+
+template <class Small, class Large>
+[[nodiscard]] std::string to_string(by_size<Small, Large> const& c) {
+  auto const small = describe(c.small);
+  auto const large = describe(c.large);
+  return text("compression::by_size<", detail::type_of_text(small), ", ", detail::type_of_text(large),
+              ">{.small = ", small, ", .large = ", large, ", .bytes = ", c.bytes, "}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/cast.hpp
+namespace trireme::compression {
+
+/// Sends gradients as Wire (bf16, say): half the bytes of float.
+///
+/// Bytes    sizeof(Wire) per element, on every hop.
+/// Numerics each rank's gradient is rounded to Wire; the sum is formed in float in rank order and rounded to Wire
+///          again.
+/// @models summable_compressor
+template <element Wire>
+struct cast {
+  using policy_category = slot::compression;
+  friend bool operator==(cast const&, cast const&) = default;
+
+  template <class Env>
+  class instance {
+   public:
+    using wire = Wire;
+    instance(cast const&, std::int64_t) {}
+    template <class Gradient, class Payload>
+    void encode(Gradient gradient, Payload payload, std::int64_t) {
+      ops::on<typename Env::space>::copy(payload, gradient);
+    }
+    template <class Payload, class Gradient>
+    void decode(Payload payload, Gradient gradient) {
+      ops::on<typename Env::space>::copy(gradient, payload);
+    }
+  };
+};
+
+template <element Wire>
+[[nodiscard]] std::string to_string(cast<Wire> const&) {
+  return text("compression::cast<",
+              std::is_same_v<Wire, bfloat16>  ? "bf16"
+              : std::is_same_v<Wire, float16> ? "f16"
+                                              : type_name<Wire>(),
+              ">{}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/detail/chosen_elements.hpp
+namespace trireme::compression::detail {
+
+inline void expect_ratio(std::string_view name, float ratio) {
+  if (!(ratio > 0 && ratio <= 1))
+    throw config_error(text("trireme::compression::", name, ": ratio ", ratio, " is not in (0, 1]"));
+}
+
+/// The number of elements kept of n: ceil(ratio * n), at least 1.
+[[nodiscard]] inline std::int64_t kept_elements(float ratio, std::int64_t n) {
+  auto const wanted = static_cast<std::int64_t>(std::ceil(static_cast<double>(ratio) * static_cast<double>(n)));
+  return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
+}
+
+/// A payload of k (index, value) pairs: the indices, then the values. Values, and the next payload, start at a multiple
+/// of 8 bytes for every k.
+template <class Gradient, class Space>
+struct chosen_elements {
+  tensor_view<std::int32_t, Space> indices;
+  tensor_view<Gradient, Space> values;
+
+  chosen_elements(tensor_view<std::byte, Space> payload, std::int64_t k)
+      : indices(elements_at<std::int32_t>(payload.address()), shape{k}),
+        values(elements_at<Gradient>(payload.address() + values_offset(k)), shape{k}) {}
+  [[nodiscard]] static std::int64_t bytes(std::int64_t k) {
+    return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(Gradient)));
+  }
+
+ private:
+  static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
+  static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
+};
+
+}  // namespace trireme::compression::detail
 
 // ---- trireme/ops/codes.hpp
 namespace trireme::ops {
@@ -9993,7 +10394,302 @@ concept sampled_selection_kernels =
 
 }  // namespace trireme::ops
 
-// ---- trireme/compression/power_sgd.hpp (goes on)
+// ---- trireme/compression/dgc.hpp (goes on)
+namespace trireme::compression {
+
+/// Like top_k inside error_feedback, but each rank applies the momentum before it chooses what to send, so that an
+/// element that waits for several steps arrives with its momentum. Use it with optim::sgd{.momentum = 0}.
+///
+/// Method   [Lin et al., "Deep Gradient Compression", 2018]: u = momentum u + gradient, v = v + u; the k largest
+///          elements of v are sent, and u and v become 0 there (momentum correction and momentum factor masking). The
+///          paper's local clipping and its warm-up of the ratio are not included.
+/// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1.
+/// Bytes    as top_k. Kept per rank: u and v, each with a copy for a skipped step, so four times the gradient.
+/// Ranks    each rank has its own u and v; payloads are added in rank order.
+/// Numerics lossy and biased; dgc{.ratio = 1} sends the gradient: every u is 0 after each step.
+/// Errors   config_error unless 0 < ratio <= 1 and 0 <= momentum < 1, or if the optimizer applies momentum, too.
+/// @models gatherable_compressor          @see compression::error_feedback, compression::top_k
+struct dgc {
+  TRIREME_NEEDS_KERNELS("compression::dgc", selection);
+  using policy_category = slot::compression;
+  float ratio = 0.01F;
+  double momentum = 0.9;
+  friend bool operator==(dgc const&, dgc const&) = default;
+
+  void validate() const {
+    detail::expect_ratio("dgc", ratio);
+    expect_number("compression::dgc", ".momentum", momentum, below_one);
+  }
+  void validate_feedback() const {
+    throw config_error("trireme::compression::dgc keeps what it has not sent itself; use it without error_feedback");
+  }
+  /// See compressor.hpp.
+  void expect_momentum(double of_optimizer) const {
+    if (exactly_equal(of_optimizer, 0)) return;
+    throw config_error(text("trireme::compression::dgc applies momentum itself, and the optimizer has a momentum of ",
+                            of_optimizer, ", too; use it with optim::sgd{.momentum = 0}"));
+  }
+
+  template <class Env>
+  class instance {
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+    using view = tensor_view<gradient, space>;
+    using constant = tensor_view<gradient const, space>;
+    using kernels = ops::on<space>;
+    using payload_type = detail::chosen_elements<gradient, space>;
+
+   public:
+    instance(dgc const& description, bucket_form const& form)
+        : ratio_(description.ratio), momentum_(description.momentum), form_(form) {
+      description.validate();
+      for (auto* const each : {&velocity_, &residual_, &next_velocity_, &next_residual_}) {
+        *each = tensor<gradient, space>(shape{form.elements});
+        kernels::fill(each->view(), 0.0);
+      }
+      zeros_ = tensor<gradient, space>(shape{kept(form.elements)});
+      kernels::fill(zeros_.view(), 0.0);
+    }
+    void at_scale(double scale) { scale_ = scale; }
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
+    void encode(view slice, tensor_view<std::byte, space> payload, std::int64_t first) {
+      auto const n = slice.size();
+      auto const u = next_velocity_.view().flat(first, n);
+      auto const v = next_residual_.view().flat(first, n);
+      kernels::copy(u, constant(velocity_.view().flat(first, n)));
+      kernels::scale(u, momentum_);
+      kernels::accumulate(u, constant(slice), 1 / scale_);
+      kernels::copy(v, constant(residual_.view().flat(first, n)));
+      kernels::add(v, constant(u));
+      kernels::copy(slice, constant(v));
+      if (!exactly_equal(scale_, 1)) kernels::scale(slice, scale_);
+      payload_type const to(payload, kept(n));
+      kernels::select_largest(slice, to.indices, to.values);
+      auto const nothing = constant(zeros_.view().flat(0, kept(n)));
+      kernels::scatter(u, to.indices, nothing, false);
+      kernels::scatter(v, to.indices, nothing, false);
+    }
+    void decode(tensor_view<std::byte, space> payload, view slice, bool add) {
+      payload_type const from(payload, kept(slice.size()));
+      if (!add) kernels::fill(slice, 0.0);
+      kernels::scatter(slice, from.indices, from.values, add);
+    }
+    void commit() {
+      std::swap(velocity_, next_velocity_);
+      std::swap(residual_, next_residual_);
+    }
+    template <class F>
+    void visit_state(state_scope, F&& f) {
+      for (auto const& [info, offset] : form_.tensors) {
+        auto const n = info->extents.size();
+        f("residual/" + info->name, state_location{*info, 0, true}, residual_.view().flat(offset, n));
+        f("dgc_velocity/" + info->name, state_location{*info, 0, true}, velocity_.view().flat(offset, n));
+      }
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      return static_cast<std::int64_t>(4 * velocity_.view().bytes() + zeros_.view().bytes());
+    }
+
+   private:
+    [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
+
+    float ratio_;
+    double momentum_;
+    double scale_ = 1;
+    bucket_form form_;
+    tensor<gradient, space> velocity_, residual_;            // u and v, without the factor of the loss
+    tensor<gradient, space> next_velocity_, next_residual_;  // the same if the step is taken
+    tensor<gradient, space> zeros_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(dgc const& c) {
+  return text("compression::dgc{.ratio = ", c.ratio, "f, .momentum = ", c.momentum, "}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/error_feedback.hpp
+namespace trireme::compression {
+
+namespace detail {
+
+// The wire type of the inner compressor; void if it is a gatherable one.
+template <class State>
+struct same_wire {};
+template <class State>
+requires requires { typename State::wire; }
+struct same_wire<State> {
+  using wire = typename State::wire;
+};
+
+}  // namespace detail
+
+/// Adds what a lossy compressor left out of this step's gradient to the next step's.
+///
+/// Method   [Karimireddy et al., "Error feedback fixes SignSGD", 2019]; converges with any compressor that is a
+///          contraction. A decay below 1 forgets old residuals, which may no longer fit the weights.
+/// Bytes    as Inner on the wire; each rank keeps one residual of the gradient's size, which checkpoints contain.
+/// Ranks    each rank has its own residual: the part of its gradients that it has not sent yet.
+/// Errors   config_error unless 0 <= decay <= 1, or if the error of Inner may be larger than the gradient.
+/// @models summable_compressor if Inner does, gatherable_compressor if Inner does.
+template <class Inner>
+struct error_feedback {
+  using policy_category = slot::compression;
+  Inner inner{};
+  float decay = 1;  ///< the part of the residual that is kept from step to step
+  friend bool operator==(error_feedback const&, error_feedback const&) = default;
+
+  void validate() const {
+    expect_number("compression::error_feedback", ".decay", decay, {.low = 0, .high = 1});
+    expect_valid(inner);
+    if constexpr (requires { inner.validate_feedback(); }) inner.validate_feedback();
+  }
+
+  template <class Env>
+  class instance : public detail::same_wire<typename Inner::template instance<Env>> {
+    using inner_state = typename Inner::template instance<Env>;
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+    static constexpr bool summable = requires { typename inner_state::wire; };
+
+   public:
+    instance(error_feedback const& description, bucket_form const& form)
+        : inner_(make_compressor_state<Inner, Env>(description.inner, form)),
+          form_(form),
+          decay_(static_cast<double>(description.decay)),
+          residual_(shape{form.elements}),
+          next_(shape{form.elements}) {
+      ops::on<space>::fill(residual_.view(), 0.0);
+    }
+    /// Visits the residual, which this rank has not sent yet, and the state of Inner.
+    template <class F>
+    void visit_state(state_scope scope, F&& f) {
+      for (auto const& [info, offset] : form_.tensors) {
+        f("residual/" + info->name, state_location{*info, 0, true},
+          residual_.view().flat(offset, info->extents.size()));
+      }
+      if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
+    }
+    /// Sets the factor that this step's gradients carry. The residual is stored without it.
+    void at_scale(double scale) {
+      scale_ = scale;
+      if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
+    }
+
+    /// Which gradient comes next.
+    void at_gradient(encoded_gradient const& which) requires(has_at_gradient<inner_state>) {
+      inner_.at_gradient(which);
+    }
+
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
+      return inner_.payload_bytes(n);
+    }
+    [[nodiscard]] std::int64_t payload_elements(std::int64_t n) const requires(has_payload_elements<inner_state>) {
+      return inner_.payload_elements(n);
+    }
+    template <class Payload>
+    void encode(tensor_view<gradient, space> slice, Payload payload, std::int64_t first) {
+      auto const left = residual_.view().flat(first, slice.size());
+      auto const next = next_.view().flat(first, slice.size());
+      if (auto const factor = scale_ * decay_; exactly_equal(factor, 1)) {
+        ops::on<space>::add(slice, left);
+      } else {
+        ops::on<space>::accumulate(slice, tensor_view<gradient const, space>(left), factor);
+      }
+      inner_.encode(slice, payload, first);
+      if constexpr (summable) {
+        inner_.decode(payload, next);
+      } else {
+        inner_.decode(payload, next, false);
+      }
+      ops::on<space>::scale(next, -1.0);
+      ops::on<space>::add(next, slice);  // the part that was not sent
+      if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
+      forget_gaps(first, slice.size());
+    }
+    /// To be called when the step was taken: makes what it left out the residual. Without this call the residual stays
+    /// as it was before the step.
+    void commit() {
+      std::swap(residual_, next_);
+      if constexpr (has_commit<inner_state>) inner_.commit();
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      std::int64_t within = 0;
+      if constexpr (requires { inner_.bytes(); }) within = inner_.bytes();
+      return within + 2 * static_cast<std::int64_t>(residual_.view().bytes());
+    }
+    template <class Payload, class... Add>
+    void decode(Payload payload, tensor_view<gradient, space> slice, Add... add) {
+      inner_.decode(payload, slice, add...);
+    }
+
+   private:
+    // Between tensors gradients are zero, and checkpoints contain no residual there. What a compressor makes of those
+    // zeros (a sign, say) must not change the next step.
+    void forget_gaps(std::int64_t first, std::int64_t count) {
+      if (form_.tensors.empty()) return;
+      auto const forget = [&](std::int64_t from, std::int64_t to) {
+        auto const begin = std::max(from, first);
+        auto const end = std::min(to, first + count);
+        if (begin < end) ops::on<space>::fill(next_.view().flat(begin, end - begin), 0.0);
+      };
+      std::int64_t last = 0;
+      for (auto const& each : form_.tensors) {
+        forget(last, each.offset);
+        last = each.offset + each.info->extents.size();
+      }
+      forget(last, form_.elements);
+    }
+
+    inner_state inner_;
+    bucket_form form_;
+    double decay_;
+    double scale_ = 1;
+    tensor<gradient, space> residual_;
+    tensor<gradient, space> next_;  // the residual if the step is taken
+  };
+};
+
+template <class Inner>
+[[nodiscard]] std::string to_string(error_feedback<Inner> const& c) {
+  auto const inner = describe(c.inner);  // "compression::top_k{.ratio = 0.01f}"
+  auto const decay = exactly_equal(c.decay, 1) ? std::string() : text(", .decay = ", c.decay, "f");
+  return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, decay, "}");
+}
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/none.hpp
+namespace trireme::compression {
+
+/// Sends gradients uncompressed: the default.
+struct none {
+  using policy_category = slot::compression;
+  static constexpr bool identity = true;
+  friend bool operator==(none const&, none const&) = default;
+
+  template <class Env>
+  class instance {
+   public:
+    using wire = typename Env::reduce;
+    instance(none const&, std::int64_t) {}
+    template <class Gradient, class Payload>
+    void encode(Gradient gradient, Payload payload, std::int64_t) {
+      ops::on<typename Env::space>::copy(payload, gradient);
+    }
+    template <class Payload, class Gradient>
+    void decode(Payload payload, Gradient gradient) {
+      ops::on<typename Env::space>::copy(gradient, payload);
+    }
+  };
+};
+
+[[nodiscard]] inline std::string to_string(none const&) { return "compression::none{}"; }
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/power_sgd.hpp
 namespace trireme::compression {
 
 /// Sends each gradient matrix as a product of two narrow ones: an approximation of low rank, which improves from step
@@ -10268,42 +10964,7 @@ template <int Bits>
 
 }  // namespace trireme::compression
 
-// ---- trireme/compression/detail/chosen_elements.hpp
-namespace trireme::compression::detail {
-
-inline void expect_ratio(std::string_view name, float ratio) {
-  if (!(ratio > 0 && ratio <= 1))
-    throw config_error(text("trireme::compression::", name, ": ratio ", ratio, " is not in (0, 1]"));
-}
-
-/// The number of elements kept of n: ceil(ratio * n), at least 1.
-[[nodiscard]] inline std::int64_t kept_elements(float ratio, std::int64_t n) {
-  auto const wanted = static_cast<std::int64_t>(std::ceil(static_cast<double>(ratio) * static_cast<double>(n)));
-  return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
-}
-
-/// A payload of k (index, value) pairs: the indices, then the values. Values, and the next payload, start at a multiple
-/// of 8 bytes for every k.
-template <class Gradient, class Space>
-struct chosen_elements {
-  tensor_view<std::int32_t, Space> indices;
-  tensor_view<Gradient, Space> values;
-
-  chosen_elements(tensor_view<std::byte, Space> payload, std::int64_t k)
-      : indices(elements_at<std::int32_t>(payload.address()), shape{k}),
-        values(elements_at<Gradient>(payload.address() + values_offset(k)), shape{k}) {}
-  [[nodiscard]] static std::int64_t bytes(std::int64_t k) {
-    return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(Gradient)));
-  }
-
- private:
-  static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
-  static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
-};
-
-}  // namespace trireme::compression::detail
-
-// ---- trireme/compression/random_k.hpp (goes on)
+// ---- trireme/compression/random_k.hpp
 namespace trireme::compression {
 
 /// Sends randomly drawn elements, the same ones on every rank: their values are summed, and no index is sent.
@@ -12684,109 +13345,6 @@ class pack {
 
 }  // namespace trireme
 
-// ---- trireme/core/pattern.hpp
-namespace trireme {
-
-/// Whether a name matches a pattern: * matches any characters, ? matches one.
-[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
-  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      from = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != pattern.npos) {  // the star takes one more character
-      p = star + 1;
-      n = ++from;
-    } else {
-      return false;
-    }
-  }
-  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
-}
-/// Whether it matches one of several patterns, which are separated by spaces.
-[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
-  while (!patterns.empty()) {
-    auto const space = patterns.find(' ');
-    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
-    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
-  }
-  return false;
-}
-
-/// Patterns of a description, separated by spaces. A description that has `for_each_pattern(f)`, which calls
-/// f(name_pattern) for each member with patterns, gives an error if one of them matches no name.
-struct name_pattern {
-  std::string what;      ///< the member: "optim::groups: .names"
-  std::string patterns;  ///< of the member
-  /// Whether one pattern is meant for a name.
-  bool (*fits)(std::string_view pattern, std::string_view name) = [](auto pattern, auto name) {
-    return matches(pattern, name);
-  };
-  std::string before = "nothing in the model matches ", after{};  ///< text around the pattern in the error
-};
-template <class D>
-concept has_patterns = requires(D const& description) {
-  description.for_each_pattern([](name_pattern const&) {});
-};
-
-namespace detail {
-
-template <class F>
-void for_each_word(std::string_view words, F&& f) {
-  while (!words.empty()) {
-    auto const space = std::min(words.find(' '), words.size());
-    if (space > 0) f(words.substr(0, space));
-    words.remove_prefix(std::min(space + 1, words.size()));
-  }
-}
-
-/// The number of characters to change for a name to match a pattern: 0 if it does. Characters matched by * cost
-/// nothing.
-[[nodiscard]] inline std::size_t letters_between(std::string_view pattern, std::string_view name) {
-  std::vector<std::size_t> row(name.size() + 1), next(row.size());
-  for (std::size_t n = 0; n < row.size(); ++n) row[n] = n;
-  for (char const p : pattern) {
-    next[0] = row[0] + (p == '*' ? 0 : 1);
-    for (std::size_t n = 1; n < row.size(); ++n) {
-      auto const kept = row[n - 1] + (p == '?' || p == name[n - 1] ? 0 : 1);
-      next[n] = p == '*' ? std::min(row[n], next[n - 1]) : std::min({kept, row[n] + 1, next[n - 1] + 1});
-    }
-    std::swap(row, next);
-  }
-  return row.back();
-}
-
-/// The names nearest to a pattern, or to its suffix after a dot, as text for a message.
-[[nodiscard]] inline std::string near_names(std::string_view pattern, std::vector<std::string> const& names) {
-  std::vector<std::pair<std::size_t, std::string>> all;
-  auto const behind_dot = text("*.", pattern);
-  for (auto const& name : names)
-    all.emplace_back(std::min(letters_between(pattern, name), letters_between(behind_dot, name)), name);
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  std::string out;
-  for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), 3); ++i)
-    out += text(i == 0 ? "" : ", ", "\"", all[i].second, "\"");
-  return out;
-}
-
-}  // namespace detail
-
-/// Throws config_error if one of some patterns matches no name; the error lists the nearest names.
-/// @param what  the public name of the owner of the patterns.
-inline void expect_matches(name_pattern const& all, std::vector<std::string> const& names) {
-  detail::for_each_word(all.patterns, [&](std::string_view one) {
-    if (std::any_of(names.begin(), names.end(), [&](auto const& name) { return all.fits(one, name); })) return;
-    throw config_error(text("trireme::", all.what, ": ", all.before, "\"", one, "\"", all.after,
-                            "; the nearest names are ", detail::near_names(one, names)));
-  });
-}
-
-}  // namespace trireme
-
 // ---- trireme/nn/detail/packed_weights.hpp
 namespace trireme::nn::detail {
 
@@ -13275,8 +13833,8 @@ class node {
   /// @param residual  is added to y; given only to nodes whose facts say adds_residual.
   virtual detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view residual) = 0;
   /// Forms dx, and adds to the gradients of its parameters unless backward_weight does.
-  /// @param y   its result, for nodes whose facts say reads_y.
-  /// @param to  where dx goes; the memory of dy, for nodes whose facts say in_place.
+  /// y is its result, for nodes whose facts say reads_y; `to` is where dx goes: the memory of dy, for nodes whose facts
+  /// say in_place.
   virtual void backward_input(pass<Env>&, detail::layer_input<Env>, view /*y*/, view /*dy*/, detail::target<Env> /*to*/,
                               detail::half) {}
   virtual void backward_weight(pass<Env>&, detail::layer_input<Env>, view /*dy*/) {}
@@ -26626,6 +27184,21 @@ template <class O>
   }
 }
 
+/// The momentum that an optimizer applies to gradients: its `momentum`, or else `beta1`; that of `base` if it has a
+/// `base`; otherwise 0.
+template <class O>
+[[nodiscard]] double momentum_of([[maybe_unused]] O const& optimizer) {
+  if constexpr (requires { static_cast<double>(optimizer.momentum); }) {
+    return static_cast<double>(optimizer.momentum);
+  } else if constexpr (requires { static_cast<double>(optimizer.beta1); }) {
+    return static_cast<double>(optimizer.beta1);
+  } else if constexpr (requires { optimizer.base; }) {
+    return momentum_of(optimizer.base);
+  } else {
+    return 0;
+  }
+}
+
 /// The requirements of an optimizer on the memory of parameters and gradients, before that is allocated.
 struct bucket_requirements {
   bool whole_tensors = false;  ///< one rank updates all of a tensor: no slice of a bucket splits one
@@ -27297,12 +27870,14 @@ class any {
       any(Optimizer const& optimizer)  // NOLINT(google-explicit-constructor): every optimizer converts
       : whole_tensors(wants_whole_tensors(optimizer)),
         clip(optimizer.clip),
+        momentum(momentum_of(optimizer)),
         within_(std::make_shared<model<Optimizer>>(optimizer)) {
     for (auto const& name : optimizer.moment_names) moment_names.push_back(name);
   }
 
   bool whole_tensors;
   double clip;
+  double momentum;  ///< see momentum_of()
   std::vector<std::string_view> moment_names;
   [[nodiscard]] double rate_at(std::int64_t step) const { return within_->rate_at(step); }
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
@@ -30409,7 +30984,7 @@ class bucket_plan {
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
   /// @param unit_ends       end of each unit's uses, ascending to the number of uses: then no bucket holds tensors of
   ///                        two units. Empty: buckets are filled regardless of units.
-  /// @param wishes          with whole_tensors no slice splits a tensor: all slices are padded to the largest, the
+  /// @param requirements    with whole_tensors no slice splits a tensor: all slices are padded to the largest, the
   ///                        tensors of all buckets are distributed evenly, and a bucket is filled until each rank's
   ///                        slice is at least as long as its longest tensor.
   bucket_plan(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
@@ -38546,9 +39121,9 @@ class writing {
 ///
 /// @param keep      which older checkpoints of the run are kept.
 /// @param own       the run's identity; drawn here if it has none yet.
-/// @param pieces    those of this rank. They are read twice: once to hash and once to write.
+/// @param shards    those of this rank. They are read twice: once to hash and once to write.
 /// @param patience  the deadline and the progress callback.
-/// @param beside    files that came with the model, which load() returns; only the first rank's are used.
+/// @param model_files  files that came with the model, which load() returns; only the first rank's are used.
 /// Errors   on every rank, with the failing rank's sentence; then the earlier checkpoints are unchanged, and no
 ///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
 ///          one; then nothing in it was touched.
@@ -38576,7 +39151,7 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
 /// its part, all ranks skip it.
 ///
 /// @param own       becomes the identity of the run that is read.
-/// @param pieces    as for save(), but every piece that this rank needs: several ranks may read the same one.
+/// @param shards    as for save(), but every piece that this rank needs: several ranks may read the same one.
 /// @param elements  how many numbers this rank would write to a checkpoint; summed over all ranks, it must equal the
 ///                  number in the checkpoint.
 /// Ranks    any number, whatever number of ranks wrote it.
@@ -41747,8 +42322,8 @@ class staged_engine {
   /// micro-batch's contribution to a gradient is complete; `last` if it was the last micro-batch.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
-  /// @param served  number of further micro-batches that only other ranks have, but in whose passes all ranks take
-  ///                part.
+  /// @param shadowed  number of further micro-batches that only other ranks have, but in whose passes all ranks take
+  ///                  part.
   /// @param rows    of the whole step's loss, if adds_sample_losses(); empty: there are no other ranks.
   /// @returns the losses of the units on this rank; most of a model's losses are in its last unit.
   template <class Ready, class Hooks = resident_parameters>
@@ -42752,8 +43327,8 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
 /// Collective. One step. The vote is the only exchange for which all ranks wait; before its result is known, no state
 /// of the run is changed.
 ///
-/// @param wishes  a number of this rank's own (a request to stop, say); out: its sum over the ranks.
-/// @param input   if it reports a failed rank, the step is given up on all of them.
+/// @param requirements  a number of this rank's own (a request to stop, say); out: its sum over the ranks.
+/// @param input  if it reports a failed rank, the step is given up on all of them.
 /// Errors   that failure; numeric_error after more consecutive steps without a finite loss and gradients than the
 ///          precision allows. Then, and with any other exception, the state is that before the step.
 template <class Run, class Optimizer>
@@ -43236,6 +43811,7 @@ class basic_trainer {
     for (auto const& entry : exchange().plan().entries()) names.push_back(entry.info.name);
     if constexpr (staged) parallel::expect_patterns(world_, described_, names);
     parallel::expect_patterns(world_, optimizer_, names);
+    parallel::expect_patterns(world_, compression_, names);
   }
 
   // Collective.
@@ -43491,6 +44067,7 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
   expect_valid(parallel_);
   expect_valid(precision_);
   expect_valid(compression_);
+  trireme::expect_momentum(compression_, momentum_of(optimizer_));
   return world;
 }
 
@@ -43837,7 +44414,12 @@ class own_exchange : public Exchange {
       moments_ = std::make_unique<moments_for<Optimizer>>(*this, optimizer);
       optimizer_ = type_name<Optimizer>();
     }
+#if defined(__cpp_rtti)
     auto* const own = dynamic_cast<moments_for<Optimizer>*>(moments_.get());
+#else  // with -fno-rtti the name decides
+    auto* const own =
+        optimizer_ == type_name<Optimizer>() ? static_cast<moments_for<Optimizer>*>(moments_.get()) : nullptr;
+#endif
     if (own != nullptr) return own->state;
     throw config_error(text("trireme::exchange: step() with ", type_name<Optimizer>(), " after step() with ",
                             optimizer_, ", whose moments it keeps; use the same optimizer, or make another exchange"));
@@ -44097,14 +44679,18 @@ template <class Sorted, class List, class Comm, class... Policies>
   Comm* everyone = nullptr;
   if constexpr (count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &pick<slot::communicator, void>(policies...);
+  [[maybe_unused]] auto& voters = everyone != nullptr ? *everyone : world;
+  std::vector<std::string> names;
+  for (auto const& each : list) names.push_back(each.name);
   bucket_requirements requirements;
   if constexpr (count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
     auto const& optimizer = pick<slot::optimizer, void>(policies...);
-    std::vector<std::string> names;
-    for (auto const& each : list) names.push_back(each.name);
-    parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
+    parallel::expect_patterns(voters, optimizer, names);
+    trireme::expect_momentum(pick<slot::compression, compression::none>(policies...), momentum_of(optimizer));
     requirements = bucket_requirements_of(optimizer);
   }
+  if constexpr (count_of<slot::compression, std::remove_cvref_t<Policies>...> == 1)
+    parallel::expect_patterns(voters, pick<slot::compression, void>(policies...), names);
   return exchange_type<Sorted, Comm, typename decltype(list.front().value)::space>(
       std::move(list), world, pick<slot::parallel, parallel::data>(policies...),
       pick<slot::compression, compression::none>(policies...), everyone, requirements);

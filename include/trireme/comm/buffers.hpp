@@ -19,8 +19,10 @@ concept owns_view = std::is_lvalue_reference_v<B> && requires(B values) {
   values.view().address();
 };
 template <class B>
-concept host_buffer = requires(B values) { std::span(values); } &&
-                      (std::is_lvalue_reference_v<B> || std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>);
+concept host_buffer = requires(B values) {
+  std::span(values);
+}
+&&(std::is_lvalue_reference_v<B> || std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>);
 
 }  // namespace comm::detail
 

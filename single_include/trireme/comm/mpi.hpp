@@ -6,6 +6,7 @@
 #include "trireme/trireme.hpp"
 #include "trireme/comm/processes.hpp"
 #include "trireme/comm/sum_order.hpp"
+#include "trireme/core/random_bits.hpp"
 
 // ---- trireme/comm/mpi.hpp
 #include <mpi.h>

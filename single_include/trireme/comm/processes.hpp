@@ -1,11 +1,12 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 18a9f425286078b60ed2bec2ae109ec04b8c1eb6eef80c636d03281b7ae6ad76
+// SHA-256 of the sources: 36163c0cac553c3960fcb06cf433909cba60fab7976da5e7fb900940379eb42d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/comm/rendezvous.hpp"
 #include "trireme/comm/report.hpp"
+#include "trireme/core/random_bits.hpp"
 
 // ---- trireme/comm/processes.hpp
 #include <chrono>
@@ -113,7 +114,6 @@ auto recover_ranks(processes const& description, recovery const& how, Body& body
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <random>
 
 #ifndef TRIREME_COMM_NODE_MEMORY_INCLUDED
 #define TRIREME_COMM_NODE_MEMORY_INCLUDED
@@ -360,8 +360,7 @@ class node_meeting {
     card_.process = ::getpid();
     card_.granted = trireme::detail::granted_cores();
     card_.cores = node_card::these_cores();
-    std::random_device dice;
-    for (auto& word : card_.token) word = (std::uint64_t{dice()} << 32) | dice();
+    for (auto& word : card_.token) word = trireme::detail::random_bits();
     auto& file = files_[static_cast<std::size_t>(rank_)];
     file = descriptor(::memfd_create("trireme", MFD_CLOEXEC));
     if (!file.is_open()) return reason("memfd_create");

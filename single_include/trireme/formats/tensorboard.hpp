@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tensorboard.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4132f4c11d0cf1f35419e147efe9eab44f0ccad15e629eda6c295d1bd3d436c3
+// SHA-256 of the sources: 27d04cdbd176950d4687128c21be0ecb263b1ad64ea29987cc37c758af4a38f4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -126,23 +126,15 @@ class writer {
 #include <bit>
 #include <optional>
 
-namespace trireme::formats::tensorboard {
+#ifndef TRIREME_FORMATS_DETAIL_PROTOBUF_INCLUDED
+#define TRIREME_FORMATS_DETAIL_PROTOBUF_INCLUDED
 
-namespace detail {
+// ---- trireme/formats/detail/protobuf.hpp
+/// Protocol buffers: the fields of a message, one by one. TensorBoard's events and ONNX are such messages.
+namespace trireme::formats::protobuf {
 
-// Field numbers of tensorflow/core/util/event.proto and framework/summary.proto.
-namespace field {
-inline constexpr std::uint32_t event_wall_time = 1;
-inline constexpr std::uint32_t event_step = 2;
-inline constexpr std::uint32_t event_file_version = 3;
-inline constexpr std::uint32_t event_summary = 5;
-inline constexpr std::uint32_t event_session_log = 7;
-inline constexpr std::uint32_t summary_value = 1;
-inline constexpr std::uint32_t value_tag = 1;
-inline constexpr std::uint32_t value_simple_value = 2;
-inline constexpr std::uint32_t session_status = 1;
-}  // namespace field
-inline constexpr std::uint64_t session_start = 1;
+/// No reader takes a message of this size: lengths are 32-bit signed integers in theirs.
+inline constexpr std::uint64_t message_limit = std::uint64_t{1} << 31;
 
 enum class wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
@@ -165,10 +157,23 @@ inline void append_varint(std::string& out, std::uint64_t value) {
 inline void append_key(std::string& out, std::uint32_t number, wire kind) {
   append_varint(out, number << 3 | static_cast<std::uint32_t>(kind));
 }
-inline void append_bytes(std::string& out, std::uint32_t number, std::string_view content) {
+/// The beginning of a field of bytes, which follow: a message that does not fit into memory is written piece by piece.
+inline void append_length(std::string& out, std::uint32_t number, std::uint64_t bytes) {
   append_key(out, number, wire::bytes);
-  append_varint(out, content.size());
+  append_varint(out, bytes);
+}
+inline void append_bytes(std::string& out, std::uint32_t number, std::string_view content) {
+  append_length(out, number, content.size());
   out += content;
+}
+/// A field of an integer; negative ones take ten bytes, as the format has it.
+inline void append_integer(std::string& out, std::uint32_t number, std::int64_t value) {
+  append_key(out, number, wire::varint);
+  append_varint(out, static_cast<std::uint64_t>(value));
+}
+inline void append_float(std::string& out, std::uint32_t number, float value) {
+  append_key(out, number, wire::fixed32);
+  append_little_endian(out, std::bit_cast<std::uint32_t>(value));
 }
 
 /// Reads the fields of a message one by one.
@@ -249,6 +254,31 @@ inline bool is(message_reader const& reader, message_reader::message_field const
   if (it.kind != kind) reader.fail("a field of the wrong wire type");
   return true;
 }
+
+}  // namespace trireme::formats::protobuf
+
+#endif  // TRIREME_FORMATS_DETAIL_PROTOBUF_INCLUDED
+
+// ---- trireme/formats/detail/tensorboard_events.hpp (goes on)
+namespace trireme::formats::tensorboard {
+
+namespace detail {
+
+// Field numbers of tensorflow/core/util/event.proto and framework/summary.proto.
+namespace field {
+inline constexpr std::uint32_t event_wall_time = 1;
+inline constexpr std::uint32_t event_step = 2;
+inline constexpr std::uint32_t event_file_version = 3;
+inline constexpr std::uint32_t event_summary = 5;
+inline constexpr std::uint32_t event_session_log = 7;
+inline constexpr std::uint32_t summary_value = 1;
+inline constexpr std::uint32_t value_tag = 1;
+inline constexpr std::uint32_t value_simple_value = 2;
+inline constexpr std::uint32_t session_status = 1;
+}  // namespace field
+inline constexpr std::uint64_t session_start = 1;
+
+using namespace protobuf;  // NOLINT(google-build-using-namespace)
 
 inline std::optional<scalar> decode_value(std::span<std::byte const> content, std::string const& path,
                                           std::uint64_t offset) {

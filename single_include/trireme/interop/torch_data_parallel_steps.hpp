@@ -1,9 +1,10 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel_steps.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 21d4d90a7c8441b19bef12ddaed8e6fc437391679e66c19c97758a8c6e64ef6e
+// SHA-256 of the sources: af163ddd770dbd973007fac1271b7deb44027c27f651797630cf8a21b506b82f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
+#include "trireme/core/random_bits.hpp"
 #include "trireme/interop/torch_broadcast.hpp"
 #include "trireme/interop/torch_data_parallel_options.hpp"
 #include "trireme/interop/torch_step_counts.hpp"
@@ -13,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -402,7 +402,7 @@ class data_parallel_steps {
   }
   // Ranks that are threads may share one module by mistake.
   static void expect_own_module(detail::any_module const& module, Comm& world) {
-    static std::uint64_t const process = (std::uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
+    static std::uint64_t const process = trireme::detail::random_bits();
     auto const size = static_cast<std::size_t>(world.size());
     std::vector<std::uint64_t> all(size);
     auto const mine = process ^ reinterpret_cast<std::uintptr_t>(module.identity());

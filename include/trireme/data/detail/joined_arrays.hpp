@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +14,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
+#include "trireme/data/detail/number_cast.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 #include "trireme/formats/npy.hpp"
 
@@ -52,39 +51,33 @@ struct named_array {
 class joined_arrays {
  public:
   joined_arrays(char const* who, std::vector<named_array> arrays, std::optional<dtype> as, char const* what)
-      : who_(who) {
-    if (as && *as != dtype::f32 && *as != dtype::i32) {
-      throw config_error(text(who_, ": .", what, "_as = ", name_of(*as), ", but numbers are converted to f32 or i32"));
-    }
+      : who_(who), cast_(who, as, what) {
     for (auto& each : arrays) add(std::move(each));
-    auto const stored = stored_type();
-    if (!as && !stored) {
-      throw config_error(text(who_, ": ", parts_.front().path, " holds ", formats::npy::name_of(type_),
-                              ", which no model takes; convert it by .", what, "_as = dtype::f32 or dtype::i32"));
-    }
-    converts_ = as && stored != as;
-    given_ = as ? *as : *stored;
+    cast_.of(type_, parts_.front().path);
   }
 
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
-  [[nodiscard]] dtype type() const noexcept { return given_; }
+  [[nodiscard]] dtype type() const noexcept { return cast_.given(); }
   [[nodiscard]] shape const& row_shape() const noexcept { return row_; }
 
   void read(std::span<std::int64_t const> ids, void* to) const {
     auto const count = static_cast<std::size_t>(row_.size());
     auto* out = static_cast<unsigned char*>(to);
-    std::vector<unsigned char> stored(converts_ ? count * width() : 0);
+    std::vector<unsigned char> stored(cast_.converts() ? count * width() : 0);
     for (auto const id : ids) {
       auto const next = std::upper_bound(parts_.begin(), parts_.end(), id,
                                          [](std::int64_t row, part const& each) { return row < each.first; });
       auto const& from = *(next - 1);
-      if (!converts_) {
+      if (!cast_.converts()) {
         read_row(from, id - from.first, {out, count * width()});
       } else {
         read_row(from, id - from.first, stored);
-        given_ == dtype::f32 ? convert<float>(from, id, stored, out) : convert<std::int32_t>(from, id, stored, out);
+        cast_.convert(stored, out, [&](std::string const& number) {
+          throw format_error(from.path, static_cast<std::uint64_t>(from.data_at),
+                             text(who_, ": sample ", id, " holds ", number, ", which is not a number of 32 bits"));
+        });
       }
-      out += count * size_of(given_);
+      out += count * size_of(type());
     }
   }
 
@@ -96,34 +89,6 @@ class joined_arrays {
     bool column_major;
   };
   [[nodiscard]] std::size_t width() const noexcept { return static_cast<std::size_t>(formats::npy::bytes_of(type_)); }
-  [[nodiscard]] std::optional<dtype> stored_type() const noexcept {
-    using enum formats::npy::number;
-    switch (type_) {
-      case f16:
-        return dtype::f16;
-      case f32:
-        return dtype::f32;
-      case f64:
-        return dtype::f64;
-      case i8:
-        return dtype::i8;
-      case i32:
-        return dtype::i32;
-      case i64:
-        return dtype::i64;
-      case u8:
-        return dtype::u8;
-      case u32:
-        return dtype::u32;
-      case u64:
-        return dtype::u64;
-      case i16:
-      case u16:
-      case boolean:
-        break;
-    }
-    return std::nullopt;
-  }
 
   void add(named_array array) {
     auto& name = array.name;
@@ -167,64 +132,12 @@ class joined_arrays {
     }
   }
 
-  template <class To>
-  void convert(part const& from, std::int64_t id, std::span<unsigned char const> stored, void* to) const {
-    using enum formats::npy::number;
-    switch (type_) {
-      case f16:
-        return convert_from<float16, To>(from, id, stored, to);
-      case f32:
-        return convert_from<float, To>(from, id, stored, to);
-      case f64:
-        return convert_from<double, To>(from, id, stored, to);
-      case i8:
-        return convert_from<std::int8_t, To>(from, id, stored, to);
-      case i16:
-        return convert_from<std::int16_t, To>(from, id, stored, to);
-      case i32:
-        return convert_from<std::int32_t, To>(from, id, stored, to);
-      case i64:
-        return convert_from<std::int64_t, To>(from, id, stored, to);
-      case u8:
-      case boolean:
-        return convert_from<std::uint8_t, To>(from, id, stored, to);
-      case u16:
-        return convert_from<std::uint16_t, To>(from, id, stored, to);
-      case u32:
-        return convert_from<std::uint32_t, To>(from, id, stored, to);
-      case u64:
-        return convert_from<std::uint64_t, To>(from, id, stored, to);
-    }
-  }
-  template <class From, class To>
-  void convert_from(part const& from, std::int64_t id, std::span<unsigned char const> stored, void* to) const {
-    for (std::size_t i = 0; i * sizeof(From) < stored.size(); ++i) {
-      From value{};
-      std::memcpy(&value, stored.data() + i * sizeof(From), sizeof(From));
-      To out{};
-      if constexpr (std::is_same_v<To, float>) {
-        out = static_cast<float>(value);
-      } else if constexpr (std::is_integral_v<From>) {
-        if (!std::in_range<std::int32_t>(value)) {
-          throw format_error(from.path, static_cast<std::uint64_t>(from.data_at),
-                             text(who_, ": sample ", id, " holds ", value, ", which is not a number of 32 bits"));
-        }
-        out = static_cast<To>(value);
-      } else {
-        throw config_error(text(who_, ": ", from.path, " holds ", formats::npy::name_of(type_),
-                                ", which is not converted to i32; ask for f32, or save integers"));
-      }
-      std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
-    }
-  }
-
   char const* who_;
+  number_cast cast_;
   std::vector<part> parts_;
   std::int64_t rows_ = 0;
   shape row_;
   formats::npy::number type_ = formats::npy::number::f32;
-  dtype given_ = dtype::f32;
-  bool converts_ = false;
 };
 
 /// The arrays of features and targets as samples: row s of both is sample s.
@@ -252,11 +165,5 @@ class array_pair {
  private:
   joined_arrays features_, targets_;
 };
-
-/// `, .features_as = trireme::dtype::f32`, or nothing: for to_string() of a description.
-[[nodiscard]] inline std::string conversion_field(char const* field, std::optional<dtype> type) {
-  if (!type) return {};
-  return text(", .", field, " = trireme::dtype::", *type == dtype::f32 ? "f32" : "i32");
-}
 
 }  // namespace trireme::data::detail
