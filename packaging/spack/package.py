@@ -22,6 +22,7 @@ class Trireme(CMakePackage):
     variant("pcre2", default=False, when="+utf8proc", description="Tokenizers with any Split expression")
     variant("sentencepiece", default=False, description="Tokenizers in sentencepiece's files (trireme::sentencepiece)")
     variant("zlib", default=False, description="Compressed members of .npz files (trireme::zlib)")
+    variant("hdf5", default=False, description="Samples in HDF5 files (trireme::hdf5)")
 
     depends_on("cxx", type="build")
     depends_on("cmake@3.25:", type="build")
@@ -36,6 +37,7 @@ class Trireme(CMakePackage):
     depends_on("pcre2", when="+pcre2")
     depends_on("sentencepiece", when="+sentencepiece")
     depends_on("zlib-api", when="+zlib")
+    depends_on("hdf5", when="+hdf5")
 
     conflicts("%gcc@:11", msg="trireme needs g++ 12 or later")
     conflicts("%clang@:13", msg="trireme needs clang++ 14 or later")
@@ -43,7 +45,7 @@ class Trireme(CMakePackage):
     conflicts("platform=windows", msg="trireme was tried on Linux only")
 
     def cmake_args(self):
-        options = ("compiled", "mpi", "cuda", "torch", "utf8proc", "pcre2", "sentencepiece", "zlib")
+        options = ("compiled", "mpi", "cuda", "torch", "utf8proc", "pcre2", "sentencepiece", "zlib", "hdf5")
         args = [self.define(f"TRIREME_BUILD_{each}", False) for each in ("TESTS", "EXAMPLES", "BENCHMARKS")]
         args += [self.define(f"TRIREME_{each.upper()}", self.spec.satisfies(f"+{each}")) for each in options]
         if self.spec.satisfies("+torch"):  # its files of CMake are in torch/share/cmake

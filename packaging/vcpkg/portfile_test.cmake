@@ -109,7 +109,7 @@ foreach(feature IN LISTS features)
   string(JSON described GET "${manifest}" features ${feature} description)
 endforeach()
 # A feature brings the library that it is named for.
-foreach(library IN ITEMS cuda mpi utf8proc pcre2 sentencepiece zlib)
+foreach(library IN ITEMS cuda mpi utf8proc pcre2 sentencepiece zlib hdf5)
   string(JSON brought GET "${manifest}" features ${library} dependencies 0)
   expect("the feature ${library} brings ${brought}" brought STREQUAL library)
 endforeach()
