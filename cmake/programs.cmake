@@ -31,7 +31,7 @@ function(trireme_includes result file headers)
 endfunction()
 
 # trireme_uses_LIBRARY(result file): whether a source asks for the MPI communicator, for LibTorch, for a library of
-# tokenizers, for zlib, or for HDF5.
+# tokenizers, for zlib, for HDF5, or for the libraries of pictures.
 macro(trireme_uses_mpi result file)
   trireme_includes(${result} ${file} "trireme/comm/mpi\\.hpp|mpi\\.h")
 endmacro()
@@ -49,6 +49,9 @@ macro(trireme_uses_zlib result file)
 endmacro()
 macro(trireme_uses_hdf5 result file)
   trireme_includes(${result} ${file} "trireme/data/hdf5\\.hpp|hdf5\\.h")
+endmacro()
+macro(trireme_uses_pictures result file)
+  trireme_includes(${result} ${file} "trireme/data/picture_folders\\.hpp|trireme/formats/picture\\.hpp|png\\.h")
 endmacro()
 
 # trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
@@ -74,7 +77,7 @@ if(TRIREME_COMPILED_PROGRAMS)
 endif()
 
 # trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch, utf8proc,
-# sentencepiece, zlib or HDF5 is left out where there is none.
+# sentencepiece, zlib, HDF5 or the libraries of pictures is left out where there is none.
 function(trireme_program target file)
   set(library ${TRIREME_LIBRARY})
   set(mpi_library ${TRIREME_MPI_LIBRARY})
@@ -114,11 +117,17 @@ function(trireme_program target file)
     message(VERBOSE "trireme: ${target} needs HDF5 and is left out")
     return()
   endif()
+  trireme_uses_pictures(pictures ${file})
+  if(pictures AND NOT TARGET trireme::pictures)
+    message(VERBOSE "trireme: ${target} needs libpng and libjpeg and is left out")
+    return()
+  endif()
   add_executable(${target} ${file})
   target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:${mpi_library}>
                                           $<$<BOOL:${torch}>:${torch_library}> $<$<BOOL:${utf8proc}>:trireme_utf8proc>
                                           $<$<BOOL:${sentencepiece}>:trireme_sentencepiece>
-                                          $<$<BOOL:${zlib}>:trireme_zlib> $<$<BOOL:${hdf5}>:trireme_hdf5>)
+                                          $<$<BOOL:${zlib}>:trireme_zlib> $<$<BOOL:${hdf5}>:trireme_hdf5>
+                                          $<$<BOOL:${pictures}>:trireme_pictures>)
 endfunction()
 
 # trireme_quick(target): a program whose kernels are in the library, and which is compiled more often than it is run. Call

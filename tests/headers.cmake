@@ -78,6 +78,9 @@ if(TARGET trireme::hdf5)
     list(APPEND foreign_flags -isystem ${TRIREME_HDF5_INCLUDE})
   endif()
 endif()
+if(TARGET trireme::pictures)
+  list(APPEND all_headers ${TRIREME_PICTURES_HEADERS})
+endif()
 
 # Every header compiles alone: built by the target headers_alone, which scripts/test builds ahead with all cores. No
 # code is made of them, and each one is read again only when something that it includes has changed.

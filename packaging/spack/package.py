@@ -23,6 +23,7 @@ class Trireme(CMakePackage):
     variant("sentencepiece", default=False, description="Tokenizers in sentencepiece's files (trireme::sentencepiece)")
     variant("zlib", default=False, description="Compressed members of .npz files (trireme::zlib)")
     variant("hdf5", default=False, description="Samples in HDF5 files (trireme::hdf5)")
+    variant("pictures", default=False, description="Samples in PNG and JPEG files (trireme::pictures)")
 
     depends_on("cxx", type="build")
     depends_on("cmake@3.25:", type="build")
@@ -38,6 +39,8 @@ class Trireme(CMakePackage):
     depends_on("sentencepiece", when="+sentencepiece")
     depends_on("zlib-api", when="+zlib")
     depends_on("hdf5", when="+hdf5")
+    depends_on("libpng", when="+pictures")
+    depends_on("jpeg", when="+pictures")
 
     conflicts("%gcc@:11", msg="trireme needs g++ 12 or later")
     conflicts("%clang@:13", msg="trireme needs clang++ 14 or later")
@@ -45,7 +48,8 @@ class Trireme(CMakePackage):
     conflicts("platform=windows", msg="trireme was tried on Linux only")
 
     def cmake_args(self):
-        options = ("compiled", "mpi", "cuda", "torch", "utf8proc", "pcre2", "sentencepiece", "zlib", "hdf5")
+        options = ("compiled", "mpi", "cuda", "torch", "utf8proc", "pcre2", "sentencepiece", "zlib", "hdf5",
+                   "pictures")
         args = [self.define(f"TRIREME_BUILD_{each}", False) for each in ("TESTS", "EXAMPLES", "BENCHMARKS")]
         args += [self.define(f"TRIREME_{each.upper()}", self.spec.satisfies(f"+{each}")) for each in options]
         if self.spec.satisfies("+torch"):  # its files of CMake are in torch/share/cmake

@@ -8,7 +8,8 @@ endif()
 vcpkg_check_features(OUT_FEATURE_OPTIONS FEATURE_OPTIONS
                      FEATURES mpi TRIREME_MPI cuda TRIREME_CUDA compiled TRIREME_COMPILED torch TRIREME_TORCH
                               utf8proc TRIREME_UTF8PROC pcre2 TRIREME_PCRE2
-                              sentencepiece TRIREME_SENTENCEPIECE zlib TRIREME_ZLIB hdf5 TRIREME_HDF5)
+                              sentencepiece TRIREME_SENTENCEPIECE zlib TRIREME_ZLIB hdf5 TRIREME_HDF5
+                              pictures TRIREME_PICTURES)
 
 vcpkg_cmake_configure(
     SOURCE_PATH "${SOURCE_PATH}"
