@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9b38303487eecf8165f3a3951bada04b862925a98bdfe922c606d7d9120742b2
+// SHA-256 of the sources: 1efc126911f6a2f17d0473eaade6143549d8fc6012d41822b7b4e1b0464473d9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1495,11 +1495,17 @@ concept owns_view = std::is_lvalue_reference_v<B> && requires(B values) {
   typename std::remove_cvref_t<B>::space;
   values.view().address();
 };
+/// The elements of a range, const if they are.
 template <class B>
-concept host_buffer = requires(B values) {
-  std::span(values);
+using elements_of = std::remove_pointer_t<decltype(std::data(std::declval<B&>()))>;
+// Not std::ranges' concepts, or spans without their type: <ranges> is 3500 lines, and g++ 12 ends with an internal
+// error on the latter under -ftime-report.
+template <class B>
+concept host_buffer = (std::is_lvalue_reference_v<B> ||
+                       std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>)&&requires {
+  typename elements_of<B>;
 }
-&&(std::is_lvalue_reference_v<B> || std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>);
+&&std::is_constructible_v<std::span<elements_of<B>>, B>;
 
 }  // namespace comm::detail
 
@@ -1517,8 +1523,8 @@ template <message_buffer B>
   if constexpr (owns_view<B>) {
     return values.view();
   } else {
-    auto const all = std::span(values);
-    return tensor_view<typename decltype(all)::element_type>(all.data(), shape{static_cast<std::int64_t>(all.size())});
+    std::span<elements_of<B>> const all(values);
+    return tensor_view<elements_of<B>>(all.data(), shape{static_cast<std::int64_t>(all.size())});
   }
 }
 template <class T, class Space>

@@ -198,5 +198,5 @@ TEST_CASE("pictures are decoded, turned and resized as by Pillow", "[data][pictu
       static_cast<void>(refusal(changed));
     }
   }
-  CHECK(read == 26);
+  CHECK(read == 34);
 }

@@ -64,6 +64,7 @@ for orientation in range(1, 9):
     exif = Image.Exif()
     exif[0x0112] = orientation
     save(f"turned_{orientation}.jpg", colours, exif=exif.tobytes())
+    save(f"turned_{orientation}.png", colours, exif=exif.tobytes())
 
 
 def write(name, picture):

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -18,11 +19,17 @@ concept owns_view = std::is_lvalue_reference_v<B> && requires(B values) {
   typename std::remove_cvref_t<B>::space;
   values.view().address();
 };
+/// The elements of a range, const if they are.
 template <class B>
-concept host_buffer = requires(B values) {
-  std::span(values);
+using elements_of = std::remove_pointer_t<decltype(std::data(std::declval<B&>()))>;
+// Not std::ranges' concepts, or spans without their type: <ranges> is 3500 lines, and g++ 12 ends with an internal
+// error on the latter under -ftime-report.
+template <class B>
+concept host_buffer = (std::is_lvalue_reference_v<B> ||
+                       std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>)&&requires {
+  typename elements_of<B>;
 }
-&&(std::is_lvalue_reference_v<B> || std::ranges::enable_borrowed_range<std::remove_cvref_t<B>>);
+&&std::is_constructible_v<std::span<elements_of<B>>, B>;
 
 }  // namespace comm::detail
 
@@ -40,8 +47,8 @@ template <message_buffer B>
   if constexpr (owns_view<B>) {
     return values.view();
   } else {
-    auto const all = std::span(values);
-    return tensor_view<typename decltype(all)::element_type>(all.data(), shape{static_cast<std::int64_t>(all.size())});
+    std::span<elements_of<B>> const all(values);
+    return tensor_view<elements_of<B>>(all.data(), shape{static_cast<std::int64_t>(all.size())});
   }
 }
 template <class T, class Space>

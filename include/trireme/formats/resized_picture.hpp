@@ -72,7 +72,7 @@ struct resize_axis {
 /// A rectangle of a picture, stretched or shrunk to another size.
 ///
 /// Numerics bilinear, and antialiased: where it shrinks, each pixel is a weighted mean of all that it stands for.
-///          Columns first, rounded to bytes, then rows; within 1 of Pillow's resize(size, BILINEAR, box).
+///          Columns first, rounded to bytes, then rows; within 1 of Pillow's crop(box).resize(size, BILINEAR).
 /// Bytes    of the result, and of `height` rows of its width.     Threads  any.
 /// @pre the rectangle lies in the picture and is not empty; to_height and to_width are at least 1.
 [[nodiscard]] inline picture resized(picture const& of, int top, int left, int height, int width, int to_height,

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/picture.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fd7597784bc7bde44026ebb1c637286f7d51cb088bba01e6149d66128a3da3d5
+// SHA-256 of the sources: bc25e1eba08afa393aed720e80bafe8cfecfae4c1afc34cc6d17781977df6c49
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -49,23 +49,45 @@ struct picture_work {
 };
 
 /// Makes room for rows of `channels` bytes a pixel. @returns false, with the reason, if the size is refused.
-inline bool make_room(picture_work& work, std::uint64_t height, std::uint64_t width, std::size_t channels,
+inline bool make_room(picture_work& work, std::size_t height, std::size_t width, std::size_t channels,
                       std::vector<unsigned char>& to) {
   try {
     if (height * width > most_pixels) {
       work.fails(text("it says that it is ", width, " x ", height, " pixels, but at most 2^28 are read"));
       return false;
     }
-    to.resize(static_cast<std::size_t>(height * width) * channels);
-    work.rows->resize(static_cast<std::size_t>(height));
+    to.resize(height * width * channels);
+    work.rows->resize(height);
   } catch (std::bad_alloc const&) {
     work.fails("there is no memory for it");
     return false;
   }
-  for (std::size_t y = 0; y < height; ++y) (*work.rows)[y] = to.data() + y * static_cast<std::size_t>(width) * channels;
+  for (std::size_t y = 0; y < height; ++y) (*work.rows)[y] = to.data() + y * width * channels;
   work.out->height = static_cast<int>(height);
   work.out->width = static_cast<int>(width);
   return true;
+}
+
+/// The orientation that a camera has written: 1 to 8; 1 where there is none.
+/// @param tiff, size  its Exif record, which is a TIFF file.
+[[nodiscard]] inline int orientation_in(unsigned char const* tiff, std::size_t size) {
+  if (size < 8) return 1;
+  bool const little = tiff[0] == 'I';
+  auto const two = [&](std::size_t at) {
+    return static_cast<std::size_t>(little ? tiff[at] | tiff[at + 1] << 8 : tiff[at] << 8 | tiff[at + 1]);
+  };
+  auto const four = [&](std::size_t at) { return little ? two(at) | two(at + 2) << 16 : two(at) << 16 | two(at + 2); };
+  auto const first = four(4);
+  if (first > size || size - first < 2) return 1;
+  for (std::size_t i = 0, entries = two(first); i < entries; ++i) {
+    auto const at = first + 2 + i * 12;
+    if (at > size || size - at < 12) return 1;
+    if (two(at) != 0x0112) continue;
+    auto const type = two(at + 2);  // 3 and 4: of two and four bytes
+    auto const value = type == 3 ? two(at + 8) : type == 4 ? four(at + 8) : 0;
+    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+  }
+  return 1;
 }
 
 inline void read_png_bytes(::png_structp png, ::png_bytep to, std::size_t bytes) {
@@ -101,7 +123,10 @@ inline bool decode_png(picture_work& work) {
     ::png_read_update_info(png, info);
     if (make_room(work, ::png_get_image_height(png, info), ::png_get_image_width(png, info), 3, work.out->colours)) {
       ::png_read_image(png, work.rows->data());
-      ::png_read_end(png, nullptr);
+      ::png_read_end(png, info);
+      ::png_uint_32 bytes = 0;
+      ::png_bytep exif = nullptr;
+      if (::png_get_eXIf_1(png, info, &bytes, &exif) != 0) work.orientation = orientation_in(exif, bytes);
       done = true;
     }
   }
@@ -127,33 +152,21 @@ inline void jpeg_warned(::j_common_ptr of, int level) {
   if (level < 0 && (of->err->msg_code == JWRN_JPEG_EOF || of->err->msg_code == JWRN_HIT_MARKER)) jpeg_failed(of);
 }
 
-/// The orientation that a camera has written into its "Exif" segment: 1 to 8; 1 where there is none.
-[[nodiscard]] inline int orientation_in(unsigned char const* exif, std::size_t bytes) {
-  constexpr std::size_t head = 6;  // "Exif", two zeros; then a TIFF file, whose offsets begin there
-  if (bytes < head + 8 || std::memcmp(exif, "Exif\0\0", head) != 0) return 1;
-  auto const* tiff = exif + head;
-  auto const size = bytes - head;
-  bool const little = tiff[0] == 'I';
-  auto const two = [&](std::size_t at) {
-    return static_cast<std::size_t>(little ? tiff[at] | tiff[at + 1] << 8 : tiff[at] << 8 | tiff[at + 1]);
-  };
-  auto const four = [&](std::size_t at) { return little ? two(at) | two(at + 2) << 16 : two(at) << 16 | two(at + 2); };
-  auto const first = four(4);
-  if (first > size || size - first < 2) return 1;
-  for (std::size_t i = 0, entries = two(first); i < entries; ++i) {
-    auto const at = first + 2 + i * 12;
-    if (at > size || size - at < 12) return 1;
-    if (two(at) != 0x0112) continue;
-    auto const value = two(at + 8);
-    return two(at + 2) == 3 && value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+/// A progressive file may have any number of scans, each of which costs a pass over the whole picture.
+struct jpeg_progress {
+  ::jpeg_progress_mgr base{};
+  static void look(::j_common_ptr of) {
+    if (reinterpret_cast<::j_decompress_ptr>(of)->input_scan_number <= 500) return;
+    reinterpret_cast<jpeg_errors*>(of->err)->work->fails("it has more than 500 scans");
+    std::longjmp(reinterpret_cast<jpeg_errors*>(of->err)->back, 1);
   }
-  return 1;
-}
+};
 
 /// As decode_png(). Four colours (cyan, magenta, yellow, black) are left in work.out->colours, 4 bytes a pixel.
 inline bool decode_jpeg(picture_work& work, bool& four_colours) {
   ::jpeg_decompress_struct from{};
   jpeg_errors errors;
+  jpeg_progress progress;
   from.err = ::jpeg_std_error(&errors.base);
   errors.base.error_exit = jpeg_failed;
   errors.base.output_message = jpeg_said;
@@ -162,12 +175,15 @@ inline bool decode_jpeg(picture_work& work, bool& four_colours) {
   bool volatile done = false;
   if (setjmp(errors.back) == 0) {
     ::jpeg_create_decompress(&from);
-    ::jpeg_mem_src(&from, work.file, static_cast<unsigned long>(work.bytes));
+    progress.base.progress_monitor = jpeg_progress::look;
+    from.progress = &progress.base;
+    ::jpeg_mem_src(&from, work.file, work.bytes);
     ::jpeg_save_markers(&from, JPEG_APP0 + 1, 0xFFFF);
     ::jpeg_read_header(&from, TRUE);
     for (auto const* each = from.marker_list; each != nullptr; each = each->next) {
-      if (each->data_length >= 6 && std::memcmp(each->data, "Exif", 4) == 0) {
-        work.orientation = orientation_in(each->data, each->data_length);
+      constexpr unsigned head = 6;  // "Exif", two zeros
+      if (each->data_length >= head && std::memcmp(each->data, "Exif\0\0", head) == 0) {
+        work.orientation = orientation_in(each->data + head, each->data_length - head);
         break;
       }
     }
@@ -224,9 +240,9 @@ inline void make_rgb(picture& of) {
 
 /// Decodes a PNG or JPEG file. Link trireme::pictures, which exists where libpng and libjpeg do.
 ///
-/// Numerics as Pillow's convert("RGB") after ImageOps.exif_transpose: of 16 bits the higher 8, alpha is left out, grey
-///          is three equal colours, a palette its colours, CMYK without a colour profile; JPEG files are turned as
-///          their Exif segment says.
+/// Numerics the bytes of Pillow's convert("RGB") after ImageOps.exif_transpose, but of grey in 16 bits: alpha is left
+///          out, grey is three equal colours, a palette its colours, CMYK without a colour profile; turned as Exif's
+///          orientation says. Of 16 bits the higher 8.
 /// Bytes    up to 4 for each pixel.       Threads  any.
 /// @returns what is wrong, or nothing: a file that is neither, one that is damaged or truncated, or, before memory for
 ///          them is allocated, more than 2^28 pixels.

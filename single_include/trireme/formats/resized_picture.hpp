@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/resized_picture.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 316b4e1b3b871baecf781321ffeccf16aa4212b075d4208e572be11ba7c0b29b
+// SHA-256 of the sources: af46f59e4ebc481aa8b5f0825f62c14df5d41998697b8451e97222f3ed81f975
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -78,7 +78,7 @@ struct resize_axis {
 /// A rectangle of a picture, stretched or shrunk to another size.
 ///
 /// Numerics bilinear, and antialiased: where it shrinks, each pixel is a weighted mean of all that it stands for.
-///          Columns first, rounded to bytes, then rows; within 1 of Pillow's resize(size, BILINEAR, box).
+///          Columns first, rounded to bytes, then rows; within 1 of Pillow's crop(box).resize(size, BILINEAR).
 /// Bytes    of the result, and of `height` rows of its width.     Threads  any.
 /// @pre the rectangle lies in the picture and is not empty; to_height and to_width are at least 1.
 [[nodiscard]] inline picture resized(picture const& of, int top, int left, int height, int width, int to_height,
