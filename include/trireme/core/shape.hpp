@@ -32,23 +32,16 @@ class shape {
     return extents_[static_cast<std::size_t>(axis)];
   }
   /// Number of elements; 1 for a scalar (rank 0).
-  [[nodiscard]] constexpr std::int64_t size() const noexcept {
-    std::int64_t product = 1;
-    for (int axis = 0; axis < rank_; ++axis) product *= (*this)[axis];
-    return product;
-  }
+  [[nodiscard]] constexpr std::int64_t size() const noexcept { return size_; }
   /// Whether one more extent can be added.
   [[nodiscard]] constexpr bool takes(std::int64_t extent) const noexcept {
     std::int64_t product = 0;
-    return rank_ < max_rank && extent >= 0 && !__builtin_mul_overflow(size(), extent, &product);
+    return rank_ < max_rank && extent >= 0 && !__builtin_mul_overflow(size_, extent, &product);
   }
   constexpr void push_back(std::int64_t extent) {
-    if (!takes(extent)) {
-      if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
-      if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
-      throw config_error(text("trireme::shape: ", size(), " times ", how_many(extent, "element"), " exceed 2^63 - 1"));
-    }
+    if (!takes(extent)) refuse(extent);
     extents_[static_cast<std::size_t>(rank_++)] = extent;
+    size_ *= extent;
   }
   [[nodiscard]] constexpr std::span<std::int64_t const> extents() const noexcept {
     return {extents_.data(), static_cast<std::size_t>(rank_)};
@@ -56,8 +49,15 @@ class shape {
   friend constexpr bool operator==(shape const&, shape const&) = default;
 
  private:
+  [[noreturn]] void refuse(std::int64_t extent) const {
+    if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
+    if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
+    throw config_error(text("trireme::shape: ", size_, " times ", how_many(extent, "element"), " exceed 2^63 - 1"));
+  }
+
   std::array<std::int64_t, max_rank> extents_{};
   int rank_ = 0;
+  std::int64_t size_ = 1;  // the product of the extents
 };
 
 /// "(8, 256, 384)"
