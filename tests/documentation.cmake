@@ -1,7 +1,8 @@
-# Every C++ block of README.md and docs/*.md under a comment <!-- example: name --> is a program that must compile
-# and run; <!-- example: name ranks=2 --> runs it under mpirun.
+# Every C++ block of README.md, docs/*.md and docs/start/*.md under a comment <!-- example: name --> is a program that
+# must compile and run; <!-- example: name ranks=2 --> runs it under mpirun.
 set(folder ${CMAKE_CURRENT_BINARY_DIR}/documentation)
-file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/docs/*.md)
+file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/docs/*.md
+     ${PROJECT_SOURCE_DIR}/docs/start/*.md)
 set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
              ${pages} ${PROJECT_SOURCE_DIR}/scripts/extract-examples)
 execute_process(COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/extract-examples ${folder} ${pages}

@@ -49,13 +49,13 @@ struct layout {
 
 /// @param samples    of a step, one per micro-batch.
 [[nodiscard]] inline training_plan plan_of(nn::gpt const& model, layout const& on, std::int64_t samples, int rank = 0,
-                                           std::int64_t tokens = 0) {
+                                           std::int64_t tokens = 0, double outside = outside_rate) {
   auto const ask = [&](auto const& how) {
     return plan_for({.samples = samples,
                      .micro_batches = samples,
                      .context = tokens,
                      .flops = flops,
-                     .bandwidth = outside_rate,
+                     .bandwidth = outside,
                      .latency = latency,
                      .ranks = on.ranks,
                      .rank = rank},
@@ -135,21 +135,23 @@ struct row {
   return (on.stages - 1) / (on.schedule == "interleaved" ? 2 * m : m);
 }
 
-[[nodiscard]] inline row row_of(std::string name, nn::gpt const& model, layout on, std::int64_t samples) {
+/// @param outside  bytes per second that a rank sends to other machines.
+[[nodiscard]] inline row row_of(std::string name, nn::gpt const& model, layout on, std::int64_t samples,
+                                double outside = outside_rate) {
   row out{.model = std::move(name), .on = std::move(on)};
   auto const most = [](double& so_far, double next) { so_far = next > so_far ? next : so_far; };
   auto const m = static_cast<double>(out.micro_batches = samples / out.on.replicas());
   double idle = 0;
   for (int stage = 0; stage < out.on.stages; ++stage) {
-    auto const plan = plan_of(model, out.on, samples, stage * out.on.context * out.on.tensor);
+    auto const plan = plan_of(model, out.on, samples, stage * out.on.context * out.on.tensor, 0, outside);
     auto const& held = plan.memory;
     if (held.total() > out.memory.total()) out.memory = held;
     auto const sent = static_cast<double>(plan.bytes_sent());
     bool const one_machine = out.on.ranks <= ranks_of_a_machine;
     double const inside = one_machine ? sent : out.on.tensor == 1 ? 0 : m * sent_by_tensor(model, out.on, stage);
     double const busy = plan.computing / (1 - plan.bubble);
-    double const sending =
-        inside / inside_rate + (sent - inside) / outside_rate + latency * static_cast<double>(plan.latencies);
+    double const sending = inside / inside_rate + (sent - inside) / (one_machine ? inside_rate : outside) +
+                           latency * static_cast<double>(plan.latencies);
     most(idle, plan.bubble);
     most(out.computing, plan.computing);
     most(out.inside, inside);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/on_paper/choose.hpp"
 #include "../../examples/on_paper/page.hpp"
 #include "../catch.hpp"
 #include "../support/missing.hpp"
@@ -28,6 +29,16 @@ TEST_CASE("docs/on_paper.md agrees with the plans", "[train]") {
   std::string const there{std::istreambuf_iterator<char>(file), {}};
   INFO("if this change is meant: on_paper docs/on_paper.md");
   CHECK((there == page(planned())));
+}
+
+TEST_CASE("the table of strategies in docs/start agrees with the plans", "[train]") {
+  auto const* const tests = std::getenv("TRIREME_TEST_DATA");
+  if (tests == nullptr) return missing("TRIREME_TEST_DATA is not set: the table was not compared");
+  std::ifstream file(std::string(tests) + "/../docs/start/compare_strategies.md");
+  std::string const there{std::istreambuf_iterator<char>(file), {}};
+  INFO("if this change is meant: on_paper --choose");
+  CHECK(there.find(table_of_choices("124M")) != std::string::npos);
+  CHECK(there.find(table_of_choices("1.3B")) != std::string::npos);
 }
 
 TEST_CASE("idle times and memory of schedules on 4, 8 and 16 stages are exactly those published", "[train]") {
