@@ -12,6 +12,8 @@
 #include "../support/sentence.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/data/any_dataset.hpp"
+#include "trireme/data/combined.hpp"
+#include "trireme/data/function.hpp"
 #include "trireme/data/loader.hpp"
 #include "trireme/data/map.hpp"
 #include "trireme/data/sampler.hpp"
@@ -189,4 +191,33 @@ TEST_CASE("a blend refuses what it cannot mix", "[data]") {
   CHECK(contains(said({{some, 1e-9}, {some, 1}}), "the weight of source 0"));
   CHECK(contains(said({{numbers{0}, 1}}), "source 0 has no samples"));
   CHECK(contains(said(std::vector<data::blend_source>(257, {some, 1})), "at most 256 are mixed"));
+}
+
+namespace {
+
+/// Pictures, say.
+struct slow_samples {
+  std::int64_t size() const { return 10; }
+  dtype input_type() const { return dtype::f32; }
+  dtype target_type() const { return dtype::f32; }
+  shape input_shape() const { return {1}; }
+  shape target_shape() const { return {1}; }
+  bool slow_to_read() const { return true; }
+  void read(std::span<std::int64_t const>, void*, void*) const {}
+};
+
+}  // namespace
+
+TEST_CASE("what is slow to read is known through every dataset that holds it", "[data][blend]") {
+  slow_samples const slow;
+  data::function const quick([](float x) { return x; }, {.samples = 10});
+  CHECK(slow_to_read(slow));
+  CHECK(!slow_to_read(quick));
+  CHECK(slow_to_read(data::any_dataset(slow)));
+  CHECK(!slow_to_read(data::any_dataset(quick)));
+  CHECK(slow_to_read(data::concat{quick, slow}));
+  CHECK(slow_to_read(data::subset(slow, {1, 2})));
+  CHECK(slow_to_read(data::blend{{slow, 0.5}, {quick, 0.5}}));
+  CHECK(!slow_to_read(data::blend{{quick, 0.5}, {quick, 0.5}}));
+  CHECK(slow_to_read(data::map(slow, [](std::int64_t, std::span<float>, std::span<float>) {})));
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "trireme/core/cores.hpp"
 
 using namespace trireme;
 using ids = std::vector<std::int64_t>;
@@ -38,7 +40,7 @@ struct numbers {
   shape target_shape() const { return {}; }
   void read(std::span<std::int64_t const> which, void* inputs, void* targets) const {
     for (std::size_t i = 0; i < which.size(); ++i) {
-      if (bad != nullptr && which[i] == bad->load()) throw std::runtime_error("sample cannot be read");
+      if (bad != nullptr && which[i] == bad->load()) throw std::runtime_error("it is torn");
       static_cast<std::int64_t*>(inputs)[2 * i] = which[i];
       static_cast<std::int64_t*>(inputs)[2 * i + 1] = 2 * which[i];
       static_cast<std::int32_t*>(targets)[i] = static_cast<std::int32_t>(-which[i]);
@@ -278,9 +280,10 @@ TEST_CASE("next throws an error of reading, and the batch can be read again", "[
     loader one(data, {.batch = 4, .prefetch = prefetch});
     CHECK(ids_of(one.next())[0] == order.id(0, 0));
     CHECK(ids_of(one.next())[0] == order.id(0, 4));  // read before the failure
-    CHECK_THROWS_WITH(one.next(), "sample cannot be read");
+    auto const failure = text("trireme::data::loader: sample ", bad.load(), " cannot be read: it is torn");
+    CHECK_THROWS_WITH(one.next(), failure);
     CHECK(one.position() == data::loader_position{0, 8});
-    CHECK_THROWS_WITH(one.next(), "sample cannot be read");
+    CHECK_THROWS_WITH(one.next(), failure);
     auto const& zeros = one.zeros();  // the same samples, with values 0
     CHECK(zeros.samples == 4);
     CHECK(zeros.micro_batches[0].ids[0] == order.id(0, 8));
@@ -324,8 +327,8 @@ TEST_CASE("loaders of several threads read one dataset at once", "[data][loader]
 
 TEST_CASE("next allocates nothing", "[data][loader]") {
   numbers const data{50};
-  for (std::int64_t prefetch : {0, 2}) {
-    loader one(data, {.batch = 8, .micro_batches = 3, .prefetch = prefetch});
+  for (std::int64_t prefetch : {0, 2, 3}) {
+    loader one(data, {.batch = 8, .micro_batches = 3, .prefetch = prefetch, .workers = std::max<std::int64_t>(prefetch - 1, 0)});
     for (int i = 0; i < 3; ++i) (void)one.next();
     auto const before = allocations.load();
     for (int i = 0; i < 100; ++i) (void)one.next();
@@ -344,6 +347,10 @@ TEST_CASE("impossible options of a loader are refused by name", "[data][loader]"
   CHECK_THROWS_AS(make({.micro_batches = 0}), config_error);
   CHECK_THROWS_AS(make({.prefetch = -1}), config_error);
   CHECK_THROWS_AS(make({.prefetch = 100000}), config_error);
+  CHECK_THROWS_WITH(make({.workers = -1}), "trireme::data::loader: .workers = -1, but it must be from 1 to 1024, or 0 "
+                                           "for the usual number");
+  CHECK_THROWS_AS(make({.prefetch = 0, .workers = 2}), config_error);
+  CHECK_THROWS_AS(make({.bad_samples = -1}), config_error);
   CHECK_THROWS_WITH(make({}, 2, 2), "trireme::data::loader: there is no rank 2 of 2");
   CHECK_THROWS_AS(make({}, -1, 2), config_error);
   CHECK_THROWS_AS(make({}, 0, 0), config_error);
@@ -360,7 +367,8 @@ TEST_CASE("impossible options of a loader are refused by name", "[data][loader]"
   CHECK(one.next().position == 0);
   static_assert(!std::is_constructible_v<loader, numbers, data::loader_options>);  // a temporary would dangle
   CHECK(to_string(data::loader_options{}) ==
-        "trireme::data::loader_options{.batch = 64, .micro_batches = 1, .seed = 0, .prefetch = 2, .drop_last = false}");
+        "trireme::data::loader_options{.batch = 64, .micro_batches = 1, .seed = 0, .prefetch = 2, .drop_last = false, "
+        ".workers = 0, .bad_samples = 0}");
 }
 
 TEST_CASE("a position within an epoch is valid only for the same number and order of samples", "[data][loader]") {
@@ -394,6 +402,180 @@ TEST_CASE("a position within an epoch is valid only for the same number and orde
   loader next(grown, {.batch = 10, .seed = 3});
   next.seek(first.position());
   CHECK(next.next().epoch == 1);
+}
+
+namespace {
+
+/// The numbers that `numbers` has, slow to read, of which some cannot be read.
+struct torn : numbers {
+  std::set<std::int64_t> holes{};
+  bool slow = true;
+  mutable std::atomic<std::int64_t> readers{0}, most_readers{0};
+  std::int64_t holds = -1;  ///< reading this sample takes a moment
+  torn(std::int64_t samples, std::set<std::int64_t> unreadable, bool is_slow = true)
+      : numbers{samples}, holes(std::move(unreadable)), slow(is_slow) {}
+  bool slow_to_read() const { return slow; }
+  void read(std::span<std::int64_t const> which, void* inputs, void* targets) const {
+    auto const now = ++readers;
+    auto most = most_readers.load();
+    while (most < now && !most_readers.compare_exchange_weak(most, now)) continue;
+    if (std::ranges::find(which, holds) != which.end()) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::this_thread::yield();
+    --readers;
+    for (auto const id : which) {
+      if (holes.contains(id)) throw std::runtime_error("a hole");
+    }
+    numbers::read(which, inputs, targets);
+  }
+};
+
+/// What a loader gives in some steps, errors included.
+std::vector<std::string> told(data::loader<torn>& from, int steps) {
+  std::vector<std::string> out;
+  for (int step = 0; step < steps; ++step) {
+    try {
+      auto const& batch = from.next();
+      auto const before = ids_of(batch);
+      out.push_back(text(batch.epoch, " ", batch.position, " ", batch.samples));
+      for (auto const id : before) out.back() += text(" ", id);
+    } catch (std::exception const& problem) {
+      out.push_back(problem.what());
+      from.seek(from.position().next_epoch());
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("any number of reading threads gives the order, the samples and the errors of one", "[data][loader]") {
+  for (bool const slow : {false, true}) {
+    torn const data(37, {5, 20, 21}, slow);
+    for (auto const& [rank, size] : {std::pair(0, 1), std::pair(1, 2)}) {
+      for (std::int64_t const bad : {0, 2, 3}) {
+        std::vector<std::string> first;
+        for (std::int64_t const workers : {1, 2, 3, 8}) {
+          for (std::int64_t const prefetch : {0, 1, 3}) {
+            if (prefetch == 0 && workers > 1) continue;
+            CAPTURE(slow, rank, bad, workers, prefetch);
+            data::loader<torn> one(data,
+                                   {.batch = 8,
+                                    .micro_batches = 3,
+                                    .seed = 4,
+                                    .prefetch = prefetch,
+                                    .workers = workers,
+                                    .bad_samples = bad},
+                                   rank, size);
+            auto const all = told(one, 20);
+            if (first.empty()) first = all;
+            CHECK(all == first);
+            CHECK(static_cast<std::int64_t>(one.left_out().size()) <= bad);
+          }
+        }
+        auto const failed = [](std::string const& one) { return one.starts_with("trireme::data::loader: "); };
+        CHECK(std::ranges::any_of(first, failed) == (bad < 3));
+      }
+    }
+  }
+  torn const data(64, {});
+  data::loader<torn> several(data, {.batch = 64, .workers = 3});
+  for (int step = 0; step < 50; ++step) static_cast<void>(several.next());
+  CHECK(data.most_readers <= 3);
+}
+
+TEST_CASE("a sample that cannot be read is replaced by one that ranks and resumes agree on", "[data][loader]") {
+  torn const data(40, {3, 11});
+  auto const part = [&](int rank, int size, std::int64_t skipped) {
+    std::vector<ids> out;
+    data::loader<torn> one(data, {.batch = 10, .micro_batches = 2, .workers = 2, .bad_samples = 2}, rank, size);
+    one.seek({0, skipped});
+    for (auto at = skipped; at < 80; at += 10) out.push_back(ids_of(one.next()));
+    return out;
+  };
+  auto const whole = part(0, 1, 0), left = part(0, 2, 0), right = part(1, 2, 0), later = part(0, 1, 20);
+  for (std::size_t step = 0; step < whole.size(); ++step) {
+    auto both = left[step];
+    both.insert(both.end(), right[step].begin(), right[step].end());
+    CHECK(both == whole[step]);
+    if (step >= 2) CHECK(later[step - 2] == whole[step]);
+    CHECK(std::ranges::none_of(whole[step], [](auto id) { return id == 3 || id == 11; }));
+  }
+
+  data::loader<torn> one(data, {.batch = 40, .bad_samples = 2});
+  std::vector<std::string> heard;
+  one.on_problem([&](data::read_problem const& problem) { heard.push_back(to_string(problem)); });
+  for (int epoch = 0; epoch < 3; ++epoch) static_cast<void>(one.next());
+  std::ranges::sort(heard);  // each once
+  CHECK(heard == std::vector<std::string>{
+                     "sample 11 was left out: trireme::data::loader: sample 11 cannot be read: a hole",
+                     "sample 3 was left out: trireme::data::loader: sample 3 cannot be read: a hole"});
+  CHECK(one.left_out().size() == 2);
+
+  torn const worse(40, {3, 11, 12});
+  data::loader<torn> strict(worse, {.batch = 40, .bad_samples = 2});
+  auto const too_many = Catch::Matchers::StartsWith(
+      "trireme::data::loader: 2 samples have been left out, as many as .bad_samples permits, and another cannot be "
+      "read: trireme::data::loader: sample ");
+  CHECK_THROWS_WITH(strict.next(), too_many);
+  CHECK(strict.position() == data::loader_position{});
+  CHECK(strict.zeros().samples == 40);
+  CHECK_THROWS_WITH(strict.next(), too_many);
+  try {
+    static_cast<void>(strict.next());
+  } catch (data::sample_error const& problem) {
+    CHECK(worse.holes.contains(problem.sample()));
+    CHECK_THROWS_AS(std::rethrow_if_nested(problem), data::sample_error);
+  }
+}
+
+TEST_CASE("an error of a file keeps its type, and gets the number of its sample", "[data][loader]") {
+  struct files : numbers {
+    void read(std::span<std::int64_t const>, void*, void*) const {
+      if (kind == 0) throw io_error("a/b", "is gone", 5);
+      if (kind == 1) throw format_error("a/b", 17, "is torn");
+      if (kind == 2) throw config_error("a wrong option");
+      throw std::bad_alloc();
+    }
+    int kind = 0;
+  };
+  files data{};
+  data.count = 1;
+  auto const next = [&](std::int64_t bad) {
+    data::loader<files> one(data, {.batch = 1, .bad_samples = bad});
+    static_cast<void>(one.next());
+  };
+  CHECK_THROWS_WITH(next(0), "a/b: sample 0 cannot be read: is gone");
+  CHECK_THROWS_AS(next(0), io_error);
+  CHECK_THROWS_AS(next(1), io_error);  // every sample that could be in its place is this one
+  data.kind = 1;
+  CHECK_THROWS_WITH(next(0), "a/b: byte 17: sample 0 cannot be read: is torn");
+  CHECK_THROWS_AS(next(0), format_error);
+  data.kind = 2;
+  CHECK_THROWS_WITH(next(1), "a wrong option");
+  data.kind = 3;
+  CHECK_THROWS_AS(next(1), std::bad_alloc);
+}
+
+TEST_CASE("a loader says how long it was waited for, and which read took the longest", "[data][loader]") {
+  torn data(20, {});
+  data.holds = 13;
+  data::loader<torn> one(data, {.batch = 20, .workers = 2});
+  static_cast<void>(one.next());
+  CHECK(one.waited() >= 0.03);
+  auto const slowest = one.slowest();
+  CHECK(slowest.sample == 13);
+  CHECK(slowest.samples == 1);
+  CHECK(slowest.seconds >= 0.03);
+  CHECK(to_string(data::read_problem{.sample = 7, .samples = 3, .seconds = 12.46}) ==
+        "reading sample 7 and the 2 after it takes 12.5 s");
+}
+
+TEST_CASE("samples that are slow to read are read by the cores of a rank", "[data][loader]") {
+  CHECK(slow_to_read(torn(10, {})));
+  CHECK(!slow_to_read(numbers{10}));
+  CHECK(data::detail::usual_workers(false, 1) == 1);
+  CHECK(data::detail::usual_workers(true, 1000) == 1);
+  CHECK(data::detail::usual_workers(true, 1) == std::min(16, usable_cores()));
 }
 
 namespace {

@@ -157,4 +157,25 @@ concept has_sample_order = requires(D const& data, std::uint64_t seed, std::uint
   { data.id_at(seed, epoch, position) } -> std::same_as<std::int64_t>;
 };
 
+/// A dataset that says whether reading a sample takes much computation, as decoding a picture does. By default the
+/// loader then reads with several threads, sample by sample.
+///
+/// Requires  slow_to_read(): bool, the same on every rank.
+/// Models    data::picture_folder_samples; those of other datasets: data::map, data::concat, data::subset, data::blend,
+///           data::any_dataset.
+template <class D>
+concept has_reading_speed = requires(D const& data) {
+  { data.slow_to_read() } -> std::same_as<bool>;
+};
+
+/// Whether reading a sample takes much computation; false if the dataset does not say.
+template <dataset D>
+[[nodiscard]] bool slow_to_read([[maybe_unused]] D const& data) {
+  if constexpr (has_reading_speed<D>) {
+    return data.slow_to_read();
+  } else {
+    return false;
+  }
+}
+
 }  // namespace trireme

@@ -31,6 +31,7 @@ class any_dataset {
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const {
     return table_->id_at(data_, seed, epoch, position);
   }
+  [[nodiscard]] bool slow_to_read() const { return table_->slow_to_read(data_); }
 
  private:
   struct table {
@@ -42,6 +43,7 @@ class any_dataset {
     void (*read)(void const*, std::span<std::int64_t const>, void*, void*);
     std::int64_t (*epoch_size)(void const*);
     std::int64_t (*id_at)(void const*, std::uint64_t, std::uint64_t, std::int64_t);
+    bool (*slow_to_read)(void const*);
   };
   template <class Dataset>
   static Dataset const& as(void const* data) {
@@ -59,7 +61,8 @@ class any_dataset {
                                   [](void const* data) { return detail::epoch_size(as<Dataset>(data)); },
                                   [](void const* data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
                                     return detail::id_at(as<Dataset>(data), seed, epoch, position);
-                                  }};
+                                  },
+                                  [](void const* data) { return trireme::slow_to_read(as<Dataset>(data)); }};
 
   void const* data_;
   table const* table_;

@@ -73,13 +73,24 @@ class batch_buffer {
     return std::span(ids_).first(static_cast<std::size_t>(count));
   }
 
-  /// Reads the samples whose numbers are in ids(count), as one block.
+  [[nodiscard]] std::span<std::int64_t> all_ids() noexcept { return ids_; }
+
+  /// Reads the samples [first, first + count), whose numbers are in ids(), as one block.
   template <dataset Dataset>
-  [[nodiscard]] samples read(Dataset const& data, std::int64_t count) {
-    if (count > 0) data.read(ids(count), inputs_.span().data(), targets_.span().data());
-    return whole(data, count);
+  void read(Dataset const& data, std::int64_t first, std::int64_t count) {
+    data.read(std::span<std::int64_t const>(ids_).subspan(static_cast<std::size_t>(first),
+                                                          static_cast<std::size_t>(count)),
+              inputs_.span().data() + first * bytes_of(data.input_type(), data.input_shape()),
+              targets_.span().data() + first * bytes_of(data.target_type(), data.target_shape()));
   }
 
+  /// The first `count` samples, in this buffer.
+  template <dataset Dataset>
+  [[nodiscard]] samples whole(Dataset const& data, std::int64_t count) {
+    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
+            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
+            ids(count)};
+  }
   /// The same samples without reading them: all of their values are 0.
   template <dataset Dataset>
   [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {
@@ -100,12 +111,6 @@ class batch_buffer {
   [[nodiscard]] std::span<std::int64_t const> parts() const noexcept { return parts_; }
 
  private:
-  template <dataset Dataset>
-  [[nodiscard]] samples whole(Dataset const& data, std::int64_t count) {
-    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
-            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
-            ids(count)};
-  }
   static std::int64_t bytes_of(dtype type, shape const& one) {
     return one.size() * static_cast<std::int64_t>(size_of(type));
   }

@@ -125,6 +125,7 @@ class blend {
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
+  [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     sources_.read(ids, inputs, targets, [&](std::int64_t id) {
       auto const source = source_of(id);

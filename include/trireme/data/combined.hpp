@@ -31,7 +31,8 @@ class shared_dataset {
         input_type_(data.input_type()),
         target_type_(data.target_type()),
         input_shape_(data.input_shape()),
-        target_shape_(data.target_shape()) {
+        target_shape_(data.target_shape()),
+        slow_to_read_(trireme::slow_to_read(data)) {
     auto const held = std::make_shared<Dataset const>(std::move(data));
     read_ = [held](std::span<std::int64_t const> ids, void* inputs, void* targets) {
       held->read(ids, inputs, targets);
@@ -42,12 +43,14 @@ class shared_dataset {
   [[nodiscard]] dtype target_type() const noexcept { return target_type_; }
   [[nodiscard]] shape input_shape() const { return input_shape_; }
   [[nodiscard]] shape target_shape() const { return target_shape_; }
+  [[nodiscard]] bool slow_to_read() const noexcept { return slow_to_read_; }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const { read_(ids, inputs, targets); }
 
  private:
   std::int64_t size_;
   dtype input_type_, target_type_;
   shape input_shape_, target_shape_;
+  bool slow_to_read_;
   std::function<void(std::span<std::int64_t const>, void*, void*)> read_;
 };
 
@@ -73,6 +76,9 @@ class equal_sources {
   }
   [[nodiscard]] shared_dataset const& front() const noexcept { return all_.front(); }
   [[nodiscard]] std::vector<shared_dataset> const& all() const noexcept { return all_; }
+  [[nodiscard]] bool slow_to_read() const {
+    return std::any_of(all_.begin(), all_.end(), [](shared_dataset const& each) { return each.slow_to_read(); });
+  }
 
   /// place(id) gives the source and the sample in it. Neighbours of one source are read together.
   template <class Place>
@@ -130,6 +136,7 @@ class concat {
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
+  [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     sources_.read(ids, inputs, targets, [&](std::int64_t id) {
       auto const next = std::upper_bound(begins_.begin(), begins_.end(), id);
@@ -163,6 +170,7 @@ class subset {
   [[nodiscard]] dtype target_type() const noexcept { return from_.target_type(); }
   [[nodiscard]] shape input_shape() const { return from_.input_shape(); }
   [[nodiscard]] shape target_shape() const { return from_.target_shape(); }
+  [[nodiscard]] bool slow_to_read() const { return from_.slow_to_read(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     std::vector<std::int64_t> theirs;
     theirs.reserve(ids.size());

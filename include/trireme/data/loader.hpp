@@ -1,20 +1,21 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <mutex>
+#include <functional>
+#include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "trireme/contract/dataset.hpp"
-#include "trireme/core/arithmetic.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
+#include "trireme/core/rng.hpp"
 #include "trireme/data/batch.hpp"
+#include "trireme/data/detail/read_ahead.hpp"
+#include "trireme/data/read_problem.hpp"
 #include "trireme/data/sampler.hpp"
 
 namespace trireme::data {
@@ -24,8 +25,10 @@ struct loader_options {
   std::int64_t batch = 64;         ///< samples per step, over all ranks
   std::int64_t micro_batches = 1;  ///< logical parts of the whole batch, over all ranks
   std::uint64_t seed = 0;          ///< of the order of samples
-  std::int64_t prefetch = 2;       ///< batches that a thread reads ahead; 0: next() reads them
+  std::int64_t prefetch = 2;       ///< batches that threads read ahead; 0: next() reads them
   bool drop_last = false;          ///< skip the last batch of an epoch if it is short
+  std::int64_t workers = 0;        ///< reading threads; 0: one, or for samples slow to read this rank's part of the cores
+  std::int64_t bad_samples = 0;    ///< samples on this rank that may be left out because they cannot be read
   friend bool operator==(loader_options const&, loader_options const&) = default;
 };
 
@@ -33,29 +36,44 @@ struct loader_options {
 [[nodiscard]] inline std::string to_string(loader_options const& options) {
   return text("trireme::data::loader_options{.batch = ", options.batch, ", .micro_batches = ", options.micro_batches,
               ", .seed = ", options.seed, ", .prefetch = ", options.prefetch, ", .drop_last = ", options.drop_last,
-              "}");
+              ", .workers = ", options.workers, ", .bad_samples = ", options.bad_samples, "}");
 }
 
-/// One rank's part of an endless sequence of shuffled batches, which a thread of its own reads ahead.
+/// One rank's part of an endless sequence of shuffled batches, which threads of its own read ahead.
 ///
 /// The sequence of samples depends only on the seed (it is data::sampler's, or that of a dataset that models
 /// trireme::has_sample_order), and its division into batches and micro-batches only on the
 /// options, never on the number of ranks. A batch does not cross epochs: the last one of an epoch may be short.
 ///
+/// A sample that cannot be read is an error, unless .bad_samples permits to leave it out. Then the sample of another
+/// position of the epoch is in its place, which is drawn by (seed, epoch, position, attempt): it is the same on any
+/// number of ranks and threads, and after a resume.
+///
 /// Ranks    no communication: each rank makes its own, with equal options (and the same data).
 /// Bytes    (prefetch + 1) buffers for this rank's part of a batch, allocated at construction; next() allocates
-///          nothing.
-/// Threads  one caller. The reader thread calls Dataset::read(), and blocks when it is far enough ahead.
+///          nothing, but for the first, which starts the threads.
+/// Threads  one caller. `workers` threads call Dataset::read(), each for a part of the next batch, and block when they
+///          are far enough ahead. Order, bytes and errors are those of one thread.
 /// Errors   throws config_error for invalid options. If Dataset::read() throws, the next() that would have returned
-///          that batch throws it; calling next() again reads the same batch again.
+///          that batch throws it; calling next() again reads the same batch again. The error names the sample (see
+///          sample_error); with .bad_samples, config_error and std::bad_alloc are still errors.
 ///
 /// @tparam Dataset  models trireme::dataset.
 /// @param  data     borrowed: must outlive the loader.
 template <dataset Dataset>
-class loader {
+class loader : private detail::read_ahead {
  public:
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
-      : data_(&data), options_(options), order_{.samples = detail::epoch_size(data), .seed = options.seed} {
+      : read_ahead({.who = who,
+                    .slots = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
+                    .workers = options.prefetch <= 0 ? 0
+                               : options.workers > 0 ? options.workers
+                                                     : detail::usual_workers(slow_to_read(data), size),
+                    .bad_samples = options.bad_samples,
+                    .one_by_one = slow_to_read(data)}),
+        data_(&data),
+        options_(options),
+        order_{.samples = detail::epoch_size(data), .seed = options.seed} {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -65,22 +83,13 @@ class loader {
     auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
     slots_.reserve(slot_count);
     for (std::size_t i = 0; i < slot_count; ++i) {
-      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}});
+      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}, {}});
     }
-    if (options.prefetch > 0) reader_ = std::thread([this] { read_ahead(); });
   }
   loader(Dataset const&& data, loader_options options, int rank = 0, int size = 1) = delete;  // would dangle
   loader(loader const&) = delete;
   loader& operator=(loader const&) = delete;
-  ~loader() {
-    if (!reader_.joinable()) return;
-    {
-      std::lock_guard const lock(mutex_);
-      stopping_ = true;
-    }
-    room_.notify_one();
-    reader_.join();
-  }
+  ~loader() override { stop(); }
 
   [[nodiscard]] loader_options const& options() const noexcept { return options_; }
   /// The logical micro-batches that this rank runs.
@@ -91,7 +100,7 @@ class loader {
 
   /// The next batch; valid until the next call of next() or seek().
   [[nodiscard]] batch const& next() {
-    auto const& ready = reader_.joinable() ? wait_for_slot() : read_now();
+    auto const& ready = slots_[take()];
     position_ = ready.after;
     return ready.view;
   }
@@ -99,9 +108,10 @@ class loader {
   /// After next() has thrown: the batch that it would have returned, with all values 0. For a rank that must take part
   /// in a step which all ranks then give up. Valid as long as that of next(), which reads the same batch again.
   [[nodiscard]] batch const& zeros() {
-    std::lock_guard const lock(mutex_);  // the reader waits for next() or seek()
-    auto& spare = slots_[read_ % slots_.size()];
-    fill(spare, position_, false);
+    auto& spare = slots_.front();  // no thread reads before next() or seek()
+    auto const count = plan(spare, position_);
+    for (std::int64_t i = 0; i < count; ++i) spare.buffer.ids(count)[static_cast<std::size_t>(i)] = id_in(spare, i, 0);
+    static_cast<void>(spare.buffer.zeros(*data_, count));
     return spare.view;
   }
 
@@ -123,23 +133,27 @@ class loader {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
                               " samples: the position was saved for other data"));
     }
-    {
-      std::lock_guard const lock(mutex_);
-      position_ = cursor_ = normalised(to);
-      ++generation_;  // a batch that is being read now is discarded
-      read_ = taken_ = 0;
-      in_use_ = false;
-      failure_ = nullptr;
-      halted_ = false;
-    }
-    room_.notify_one();
+    restart([&] { position_ = cursor_ = normalised(to); });
   }
 
+  /// Calls f(read_problem const&) in next(), when a sample has been left out, and again and again while next() waits
+  /// for a sample whose reading takes 10 seconds and more.
+  void on_problem(std::function<void(read_problem const&)> f) { read_ahead::on_problem(std::move(f)); }
+  /// The samples of this rank that were left out in the batches so far, each once.
+  [[nodiscard]] std::vector<read_problem> const& left_out() const noexcept { return read_ahead::left_out(); }
+  /// Seconds for which next() has waited, in all calls.
+  [[nodiscard]] double waited() const noexcept { return read_ahead::waited(); }
+  /// The read that took the longest so far.
+  [[nodiscard]] read_problem slowest() { return read_ahead::slowest(); }
+
  private:
+  static constexpr char const* who = "trireme::data::loader";
+
   struct slot {
     detail::batch_buffer buffer;
     batch view;
     loader_position after;
+    std::int64_t first = 0;  // this rank's part of the batch begins at this one of its samples
   };
 
   void check(int rank, int size) const {
@@ -154,6 +168,15 @@ class loader {
     }
     if (options_.prefetch < 0 || options_.prefetch > 1024) {
       throw refuse(".prefetch = ", options_.prefetch, ", but it must be from 0 to 1024");
+    }
+    if (options_.workers < 0 || options_.workers > 1024) {
+      throw refuse(".workers = ", options_.workers, ", but it must be from 1 to 1024, or 0 for the usual number");
+    }
+    if (options_.prefetch == 0 && options_.workers > 1) {
+      throw refuse(".workers = ", options_.workers, " read nothing ahead with .prefetch = 0; leave one of them out");
+    }
+    if (options_.bad_samples < 0) {
+      throw refuse(".bad_samples = ", options_.bad_samples, ", but it must be 0 or more");
     }
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
     if (options_.drop_last && order_.samples < options_.batch) {
@@ -171,15 +194,13 @@ class loader {
     return {at.epoch, at.position, order_.samples, order_.seed};
   }
 
-  void fill(slot& into, loader_position at, bool reads = true) const {
+  // Makes a slot that of the batch at a position, whose samples are not read yet.
+  // @returns the number of samples of this rank.
+  std::int64_t plan(slot& into, loader_position at) const {
     auto const count = std::min(options_.batch, order_.samples - at.position);
     auto const first = parts_.first * count / options_.micro_batches;
     auto const last = parts_.end() * count / options_.micro_batches;
-    auto const ids = into.buffer.ids(last - first);
-    for (auto i = first; i < last; ++i) {
-      ids[static_cast<std::size_t>(i - first)] = detail::id_at(*data_, order_.seed, at.epoch, at.position + i);
-    }
-    auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
+    auto const all = into.buffer.whole(*data_, last - first);
     into.buffer.clear();
     for (auto m = parts_.first; m < parts_.end(); ++m) {
       auto const part = even_split(count, options_.micro_batches, m);
@@ -187,79 +208,43 @@ class loader {
     }
     into.view = {into.buffer.views(), into.buffer.parts(), count, at.epoch, at.position};
     into.after = normalised({at.epoch, at.position + count});
+    into.first = first;
+    return last - first;
   }
-
-  slot& read_now() {
-    fill(slots_.front(), cursor_);
-    cursor_ = slots_.front().after;
-    return slots_.front();
-  }
-
-  slot& wait_for_slot() {
-    std::unique_lock lock(mutex_);
-    mode_ = arithmetic_mode::of_this_thread();
-    in_use_ = false;
-    if (failure_ == nullptr) halted_ = false;  // the last call reported it: this one tries again
-    room_.notify_one();
-    filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
-    if (read_ == taken_) {  // batches that were read before the failure come first
-      std::rethrow_exception(std::exchange(failure_, nullptr));
+  [[nodiscard]] std::int64_t id_in(slot const& of, std::int64_t index, std::int64_t attempt) const {
+    auto const epoch = of.view.epoch;
+    auto position = of.view.position + of.first + index;
+    if (attempt > 0) {
+      constexpr std::uint32_t site = 0x62616473U;  // "bads": separates these random numbers from other uses of the seed
+      auto const block = random_block({order_.seed, epoch}, site, static_cast<std::uint64_t>(position),
+                                      static_cast<std::uint32_t>(attempt));
+      auto const drawn = std::uint64_t{block[1]} << 32 | block[0];
+      position = static_cast<std::int64_t>(drawn % static_cast<std::uint64_t>(order_.samples));
     }
-    in_use_ = true;
-    return slots_[taken_++ % slots_.size()];
+    return detail::id_at(*data_, order_.seed, epoch, position);
   }
 
-  void read_ahead() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      room_.wait(lock,
-                 [this] { return stopping_ || (!halted_ && read_ + (in_use_ ? 1 : 0) < taken_ + slots_.size()); });
-      if (stopping_) return;
-      auto const generation = generation_;
-      auto const at = cursor_;
-      auto& into = slots_[read_ % slots_.size()];
-      auto const mode = mode_;
-      std::exception_ptr failure;
-      lock.unlock();
-      mode.use();
-      try {
-        fill(into, at);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      lock.lock();
-      if (generation != generation_) continue;
-      if (failure == nullptr) {
-        cursor_ = into.after;
-        ++read_;
-      } else {
-        failure_ = std::move(failure);
-        halted_ = true;
-      }
-      filled_.notify_one();
-    }
+  std::int64_t start(std::size_t number) override {
+    auto const count = plan(slots_[number], cursor_);
+    cursor_ = slots_[number].after;
+    return count;
   }
+  std::int64_t id(std::size_t number, std::int64_t index, std::int64_t attempt) override {
+    return id_in(slots_[number], index, attempt);
+  }
+  std::span<std::int64_t> ids(std::size_t number) override { return slots_[number].buffer.all_ids(); }
+  void read(std::size_t number, std::int64_t first, std::int64_t count) override {
+    slots_[number].buffer.read(*data_, first, count);
+  }
+  void take_back() override { cursor_ = position_; }
 
   Dataset const* data_;
   loader_options options_;
   sampler order_;
   interval parts_;
   loader_position position_;  // the caller's
-  std::vector<slot> slots_;   // slot i % slots is the reader's until read_ > i, then the caller's
-
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable room_;
-  std::condition_variable filled_;
-  loader_position cursor_;  // the reader's
-  std::exception_ptr failure_;
-  std::size_t read_ = 0;
-  std::size_t taken_ = 0;
-  std::uint64_t generation_ = 0;
-  bool in_use_ = false;  // whether the caller still uses slot taken_ - 1
-  bool halted_ = false;  // set by a failure, until the caller tries again
-  bool stopping_ = false;
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
-  std::thread reader_;
+  loader_position cursor_;    // the threads'
+  std::vector<slot> slots_;
 };
 
 }  // namespace trireme::data

@@ -86,6 +86,7 @@ class mapped {
                                    std::int64_t position) const requires has_sample_order<Source> {
     return source_.id_at(seed, epoch, position);
   }
+  [[nodiscard]] bool slow_to_read() const { return trireme::slow_to_read(source_); }
 
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     auto const width = size_of_one(inputs_), height = size_of_one(targets_);
@@ -134,7 +135,7 @@ class mapped {
 /// Threads  the function is called by several threads at once. Random numbers that are drawn by the sample's number
 ///          (trireme::random_block) are the same on any number of ranks and after a resume.
 /// Errors   config_error if the types of the function are not those of the source; what the function throws is thrown
-///          by loader::next().
+///          by loader::next(), in a data::sample_error that names the sample.
 template <dataset Source, detail::sample_function F>
 [[nodiscard]] mapped<Source, F> map(Source source, F f, mapped_shapes shapes = {}) {
   return {std::move(source), std::move(f), std::move(shapes)};

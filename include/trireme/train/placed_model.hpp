@@ -301,7 +301,7 @@ class placed_model {
       if (!failure) failure = parts.failure();
       if (first && !failure) f(outputs.view(), part.targets);
     }
-    data::evaluation_batches any(data, batch);
+    data::evaluation_batches any(data, batch, 0, 1, {.prefetch = 0});
     any.keep_failure();
     for (; missing > 0; --missing) static_cast<void>(predict(*any.begin()));
     if (!failure) failure = any.failure();
