@@ -27,6 +27,8 @@ class any_dataset {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     table_->read(data_, ids, inputs, targets);
   }
+  /// Whether it is the dataset that sets the order; otherwise it is that of the sampler.
+  [[nodiscard]] bool sets_order() const { return table_->sets_order(data_); }
   [[nodiscard]] std::int64_t epoch_size() const { return table_->epoch_size(data_); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const {
     return table_->id_at(data_, seed, epoch, position);
@@ -40,6 +42,7 @@ class any_dataset {
     shape (*input_shape)(void const*);
     shape (*target_shape)(void const*);
     void (*read)(void const*, std::span<std::int64_t const>, void*, void*);
+    bool (*sets_order)(void const*);
     std::int64_t (*epoch_size)(void const*);
     std::int64_t (*id_at)(void const*, std::uint64_t, std::uint64_t, std::int64_t);
   };
@@ -56,9 +59,11 @@ class any_dataset {
                                   [](void const* data, std::span<std::int64_t const> ids, void* inputs, void* targets) {
                                     as<Dataset>(data).read(ids, inputs, targets);
                                   },
+                                  [](void const* data) { return detail::sets_order(as<Dataset>(data)); },
                                   [](void const* data) { return detail::epoch_size(as<Dataset>(data)); },
                                   [](void const* data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
-                                    return detail::id_at(as<Dataset>(data), seed, epoch, position);
+                                    auto const& of = as<Dataset>(data);
+                                    return detail::id_at(of, {.samples = of.size(), .seed = seed}, epoch, position);
                                   }};
 
   void const* data_;

@@ -26,10 +26,12 @@ namespace trireme::data {
 struct loader_position {
   std::uint64_t epoch = 0;
   std::int64_t position = 0;
-  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the seed is compared
+  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the order is compared
   std::uint64_t seed = 0;    ///< of the order of samples
+  std::int64_t block = 0;    ///< of the order, as in data::sampler
+  std::int64_t window = 0;
   friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
-    return a.epoch == b.epoch && a.position == b.position;  // samples and seed may be unknown
+    return a.epoch == b.epoch && a.position == b.position;  // the order may be unknown
   }
 
   /// The beginning of the next epoch, which may use any dataset and any order.
@@ -39,7 +41,8 @@ struct loader_position {
 /// "trireme::data::loader_position{.epoch = 1, .position = 64, .samples = 128, .seed = 0}"
 [[nodiscard]] inline std::string to_string(loader_position const& at) {
   return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position,
-              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "", "}");
+              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "",
+              at.block > 0 ? text(", .block = ", at.block, ", .window = ", at.window) : "", "}");
 }
 
 /// One rank's part of one batch. Owned by the loader.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +27,8 @@ struct loader_options {
   std::uint64_t seed = 0;          ///< of the order of samples
   std::int64_t prefetch = 2;       ///< batches that a thread reads ahead; 0: next() reads them
   bool drop_last = false;          ///< skip the last batch of an epoch if it is short
+  /// Keeps samples together that lie together in the data, for data that is larger than the memory.
+  std::optional<blocks> locality{};
   friend bool operator==(loader_options const&, loader_options const&) = default;
 };
 
@@ -33,7 +36,7 @@ struct loader_options {
 [[nodiscard]] inline std::string to_string(loader_options const& options) {
   return text("trireme::data::loader_options{.batch = ", options.batch, ", .micro_batches = ", options.micro_batches,
               ", .seed = ", options.seed, ", .prefetch = ", options.prefetch, ", .drop_last = ", options.drop_last,
-              "}");
+              options.locality ? text(", .locality = ", to_string(*options.locality)) : "", "}");
 }
 
 /// One rank's part of an endless sequence of shuffled batches, which a thread of its own reads ahead.
@@ -55,7 +58,7 @@ template <dataset Dataset>
 class loader {
  public:
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
-      : data_(&data), options_(options), order_{.samples = detail::epoch_size(data), .seed = options.seed} {
+      : data_(&data), options_(options), order_(detail::order_of(data, options.seed, options.locality, who)) {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -113,10 +116,12 @@ class loader {
   /// Errors   config_error for a position within an epoch of another number of samples, or of another order: some
   ///          samples would be used twice and others never. seek(place.next_epoch()) skips the rest of that epoch.
   void seek(loader_position to) {
-    bool const another = to.samples != order_.samples || to.seed != order_.seed;
+    bool const another = to.samples != order_.samples || to.seed != order_.seed || to.block != order_.block ||
+                         to.window != order_.window;
     if (to.samples != 0 && to.position != 0 && another) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
                               " samples in the order of seed ", order_.seed,
+                              order_.block > 0 ? text(" and blocks of ", order_.block) : "",
                               "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     }
     if (to.position < 0 || to.position > order_.samples) {
@@ -168,7 +173,7 @@ class loader {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
     if (over) at = at.next_epoch();
-    return {at.epoch, at.position, order_.samples, order_.seed};
+    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window};
   }
 
   void fill(slot& into, loader_position at, bool reads = true) const {
@@ -177,7 +182,7 @@ class loader {
     auto const last = parts_.end() * count / options_.micro_batches;
     auto const ids = into.buffer.ids(last - first);
     for (auto i = first; i < last; ++i) {
-      ids[static_cast<std::size_t>(i - first)] = detail::id_at(*data_, order_.seed, at.epoch, at.position + i);
+      ids[static_cast<std::size_t>(i - first)] = detail::id_at(*data_, order_, at.epoch, at.position + i);
     }
     auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
     into.buffer.clear();
@@ -240,6 +245,7 @@ class loader {
     }
   }
 
+  static constexpr char const* who = "trireme::data::loader";
   Dataset const* data_;
   loader_options options_;
   sampler order_;

@@ -12,6 +12,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/data/sampler.hpp"
 
 namespace trireme::data {
 
@@ -81,6 +82,7 @@ class mapped {
   [[nodiscard]] dtype target_type() const noexcept { return dtype_of<target>; }
   [[nodiscard]] shape input_shape() const { return inputs_; }
   [[nodiscard]] shape target_shape() const { return targets_; }
+  [[nodiscard]] bool sets_order() const { return detail::sets_order(source_); }
   [[nodiscard]] std::int64_t epoch_size() const requires has_sample_order<Source> { return source_.epoch_size(); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch,
                                    std::int64_t position) const requires has_sample_order<Source> {
