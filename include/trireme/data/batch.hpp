@@ -83,6 +83,13 @@ class batch_buffer {
     return whole(data, count);
   }
 
+  /// The same, at a place of the order.
+  template <dataset Dataset>
+  [[nodiscard]] samples read(Dataset const& data, std::int64_t count, read_place place) {
+    if (count > 0) read_at(data, place, ids(count), inputs_.span().data(), targets_.span().data());
+    return whole(data, count);
+  }
+
   /// The same samples without reading them: all of their values are 0.
   template <dataset Dataset>
   [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {

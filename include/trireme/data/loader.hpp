@@ -184,7 +184,8 @@ class loader {
     for (auto i = first; i < last; ++i) {
       ids[static_cast<std::size_t>(i - first)] = detail::id_at(*data_, order_, at.epoch, at.position + i);
     }
-    auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
+    read_place const place{order_.seed, at.epoch, at.position + first};
+    auto const all = reads ? into.buffer.read(*data_, last - first, place) : into.buffer.zeros(*data_, last - first);
     into.buffer.clear();
     for (auto m = parts_.first; m < parts_.end(); ++m) {
       auto const part = even_split(count, options_.micro_batches, m);

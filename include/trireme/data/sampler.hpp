@@ -15,9 +15,9 @@ namespace trireme::data {
 
 /// How an order keeps together what lies together in the data, for data that is larger than the memory.
 ///
-/// A block is the samples of about .bytes, as read() writes them: inputs and targets. The order permutes the blocks, and
-/// then the samples within each .window of blocks, so that at any time a run reads from so many blocks only: with the
-/// values here 2 GiB, which the system keeps in memory until each of their samples has been used.
+/// A block is the samples of about .bytes, as read() writes them: inputs and targets. The order permutes the blocks,
+/// and then the samples within each .window of blocks, so that at any time a run reads from so many blocks only: with
+/// the values here 2 GiB, which the system keeps in memory until each of their samples has been used.
 struct blocks {
   std::int64_t bytes = std::int64_t{64} << 20;
   std::int64_t window = 32;
@@ -73,8 +73,8 @@ struct sampler {
     std::uint64_t window;
   };
 
-  // Position -> number: positions are in windows, and each window is permuted as a whole. Block `blocks - 1` of the data
-  // lacks `missing` samples; `lacking` is its place in the order of blocks.
+  // Position -> number: positions are in windows, and each window is permuted as a whole. Block `blocks - 1` of the
+  // data lacks `missing` samples; `lacking` is its place in the order of blocks.
   [[nodiscard]] std::uint64_t in_blocks(std::uint64_t count, std::uint64_t epoch, std::uint64_t at) const noexcept {
     auto const length = std::min(static_cast<std::uint64_t>(block), count);
     auto const blocks = (count + length - 1) / length, wide = std::min(static_cast<std::uint64_t>(window), blocks);
