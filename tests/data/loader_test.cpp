@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
+#include "trireme/data/any_dataset.hpp"
 #include "trireme/core/cores.hpp"
 
 using namespace trireme;
@@ -149,6 +151,53 @@ TEST_CASE("ranks together see the sampler's order, on every world size", "[data]
       }
     }
   }
+}
+
+TEST_CASE("with .locality the ranks see the sampler's order in blocks, on every world size and after a resume",
+          "[data][loader]") {
+  numbers const data{103};
+  // A sample has 16 bytes of inputs and 4 of targets.
+  data::loader_options const options{
+      .batch = 8, .micro_batches = 4, .seed = 9, .locality = data::blocks{.bytes = 205, .window = 3}};
+  data::sampler const order{.samples = 103, .seed = 9, .block = 10, .window = 3};
+  data::any_dataset const any(data);
+  for (int const size : {1, 2, 3, 4}) {
+    world ranks(data, options, size);
+    data::loader erased(any, options);
+    std::int64_t at = 0;
+    for (int i = 0; i < 26; ++i) {
+      auto const all = ranks.next();
+      if (size == 1) CHECK(ids_of(erased.next()) == all);
+      for (auto const id : all) {
+        REQUIRE(id == order.id(static_cast<std::uint64_t>(at / 103), at % 103));
+        ++at;
+      }
+      if (i != 17) continue;
+      auto const place = ranks.ranks.front()->position();
+      loader again(data, {.batch = 5, .seed = 9, .locality = options.locality});
+      again.seek(place);
+      CHECK(ids_of(again.next()).front() == order.id(1, place.position));
+      loader other(data, {.batch = 5, .seed = 9});
+      auto const said = sentence_of([&] { other.seek(place); });
+      CHECK(contains(said, ".block = 10, .window = 3} with 103 samples in the order of seed 9;"));
+      other.seek(place.next_epoch());
+    }
+    CHECK(at == 2 * 103);
+  }
+  CHECK(contains(sentence_of([&] { loader const one(data, {.locality = data::blocks{.bytes = 0}}); }),
+                 ".locality = trireme::data::blocks{.bytes = 0, .window = 32}, but both numbers"));
+  struct own_order : numbers {
+    std::int64_t epoch_size() const { return count; }
+    std::int64_t id_at(std::uint64_t, std::uint64_t, std::int64_t position) const { return position; }
+  };
+  own_order const ordered{{10}};
+  data::any_dataset const any_ordered(ordered);
+  auto const refuses = [](auto const& of) {
+    return contains(sentence_of([&] { data::loader const one(of, {.locality = data::blocks{}}); }),
+                    "the dataset sets its own order, so .locality has no effect");
+  };
+  CHECK(refuses(ordered));
+  CHECK(refuses(any_ordered));
 }
 
 TEST_CASE("the samples of a logical micro-batch do not depend on the world size", "[data][loader]") {

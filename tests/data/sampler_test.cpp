@@ -104,8 +104,63 @@ TEST_CASE("neighbours in the order are not neighbours in the data", "[data][samp
   CHECK(adjacent < 12);  // two are expected
 }
 
+TEST_CASE("with blocks every id comes exactly once in an epoch", "[data][sampler]") {
+  for (std::int64_t n = 1; n <= 60; ++n) {
+    for (std::int64_t block : {1, 2, 3, 7, 59, 60, 1000}) {
+      for (std::int64_t window : {1, 2, 3, 5, 100}) {
+        for (std::uint64_t epoch : {0, 1, 2}) {
+          CAPTURE(n, block, window, epoch);
+          REQUIRE(permutation(order({.samples = n, .seed = 7, .block = block, .window = window}, epoch)));
+        }
+      }
+    }
+  }
+  CHECK(permutation(order({.samples = 100003, .seed = 3, .block = 100, .window = 8}, 5)));
+  CHECK(permutation(order({.samples = 100000, .seed = 3, .block = 100, .window = 8}, 5)));
+}
+
+TEST_CASE("with blocks a run reads from one window of blocks at a time, and mixes it", "[data][sampler]") {
+  constexpr std::int64_t n = 10007, block = 100, window = 8;
+  sampler const s{.samples = n, .seed = 5, .block = block, .window = window};
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    auto const ids = order(s, epoch);
+    std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> used;  // the first and the last use of each block
+    std::int64_t adjacent = 0;
+    for (std::int64_t at = 0; at < n; ++at) {
+      auto const of = ids[static_cast<std::size_t>(at)] / block;
+      used.try_emplace(of, at, at).first->second.second = at;
+      if (at > 0 && ids[static_cast<std::size_t>(at)] == ids[static_cast<std::size_t>(at) - 1] + 1) ++adjacent;
+    }
+    CHECK(adjacent < 40);  // 12 are expected
+    CHECK(used.size() == 101);
+    std::int64_t open = 0, most = 0;
+    std::map<std::int64_t, std::int64_t> changes;
+    for (auto const& [of, span] : used) ++changes[span.first], --changes[span.second + 1];
+    for (auto const& [at, change] : changes) most = std::max(most, open += change);
+    CHECK(most == window);
+  }
+  CHECK(order(s, 0) != order(s, 1));
+  CHECK(order(s, 0) == order({.samples = n, .seed = 5, .block = block, .window = window}, 0));
+}
+
+TEST_CASE("with blocks all ids are about equally likely at every position", "[data][sampler]") {
+  sampler const s{.samples = 8, .seed = 11, .block = 2, .window = 2};
+  constexpr int epochs = 8000;
+  for (std::int64_t position = 0; position < 8; ++position) {
+    std::map<std::int64_t, int> times;
+    for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) ++times[s.id(epoch, position)];
+    double chi_squared = 0;
+    for (std::int64_t id = 0; id < 8; ++id) chi_squared += (times[id] - 1000.0) * (times[id] - 1000.0) / 1000;
+    CAPTURE(position, chi_squared);
+    CHECK(chi_squared < 35);  // 7 degrees of freedom
+  }
+}
+
 TEST_CASE("a sampler without samples is refused, and prints as its source", "[data][sampler]") {
   CHECK_THROWS_AS((sampler{.samples = 0}.validate()), trireme::config_error);
   CHECK_NOTHROW((sampler{.samples = 1}.validate()));
+  CHECK_THROWS_AS((sampler{.samples = 1, .block = 2}.validate()), trireme::config_error);
   CHECK(to_string(sampler{.samples = 3, .seed = 4}) == "trireme::data::sampler{.samples = 3, .seed = 4}");
+  CHECK(to_string(sampler{.samples = 3, .seed = 4, .block = 2, .window = 1}) ==
+        "trireme::data::sampler{.samples = 3, .seed = 4, .block = 2, .window = 1}");
 }

@@ -144,6 +144,40 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
+/// Where in the order of a run samples are read: the seed and the epoch of the order, and the position of the first of
+/// them. The others are at the positions that follow.
+struct read_place {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  std::int64_t position = 0;
+  friend bool operator==(read_place const&, read_place const&) = default;
+};
+
+/// A dataset whose samples depend on where in the order they are read, as augmented pictures do.
+///
+/// Requires  read(place, ids, inputs, targets) const, beside the other read(), with a read_place. The loader calls it;
+///           evaluation and prediction call the other one. Random numbers that are drawn by (seed, epoch, number of the
+///           sample) are the same on any number of ranks and after a resume.
+/// Threads   it is called from several threads at once.
+/// Models    data::augment; datasets made of others (data::blend, data::concat, data::subset, data::map of one,
+///           data::any_dataset) pass the place on.
+template <class D>
+concept has_placed_read = requires(D const& data, read_place place, std::span<std::int64_t const> ids, void* inputs,
+                                   void* targets) {
+  { data.read(place, ids, inputs, targets) } -> std::same_as<void>;
+};
+
+/// Reads samples of any dataset at a place of the order.
+template <dataset D>
+void read_at(D const& data, [[maybe_unused]] read_place place, std::span<std::int64_t const> ids, void* inputs,
+             void* targets) {
+  if constexpr (has_placed_read<D>) {
+    data.read(place, ids, inputs, targets);
+  } else {
+    data.read(ids, inputs, targets);
+  }
+}
+
 /// A dataset that sets its own order, which the loader then uses instead of data::sampler.
 ///
 /// Requires  epoch_size(): the number of positions in an epoch, int64, at least 1; id_at(seed, epoch, position): the

@@ -26,10 +26,12 @@ namespace trireme::data {
 struct loader_position {
   std::uint64_t epoch = 0;
   std::int64_t position = 0;
-  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the seed is compared
+  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the order is compared
   std::uint64_t seed = 0;    ///< of the order of samples
+  std::int64_t block = 0;    ///< of the order, as in data::sampler
+  std::int64_t window = 0;
   friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
-    return a.epoch == b.epoch && a.position == b.position;  // samples and seed may be unknown
+    return a.epoch == b.epoch && a.position == b.position;  // the order may be unknown
   }
 
   /// The beginning of the next epoch, which may use any dataset and any order.
@@ -39,7 +41,8 @@ struct loader_position {
 /// "trireme::data::loader_position{.epoch = 1, .position = 64, .samples = 128, .seed = 0}"
 [[nodiscard]] inline std::string to_string(loader_position const& at) {
   return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position,
-              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "", "}");
+              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "",
+              at.block > 0 ? text(", .block = ", at.block, ", .window = ", at.window) : "", "}");
 }
 
 /// One rank's part of one batch. Owned by the loader.
@@ -76,12 +79,18 @@ class batch_buffer {
   [[nodiscard]] std::span<std::int64_t> all_ids() noexcept { return ids_; }
 
   /// Reads the samples [first, first + count), whose numbers are in ids(), as one block.
+  /// @param place  of the first of them in the order; null: they are in none.
   template <dataset Dataset>
-  void read(Dataset const& data, std::int64_t first, std::int64_t count) {
-    data.read(std::span<std::int64_t const>(ids_).subspan(static_cast<std::size_t>(first),
-                                                          static_cast<std::size_t>(count)),
-              inputs_.span().data() + first * bytes_of(data.input_type(), data.input_shape()),
-              targets_.span().data() + first * bytes_of(data.target_type(), data.target_shape()));
+  void read(Dataset const& data, std::int64_t first, std::int64_t count, read_place const* place = nullptr) {
+    auto const numbers =
+        std::span<std::int64_t const>(ids_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    auto* const in = inputs_.span().data() + first * bytes_of(data.input_type(), data.input_shape());
+    auto* const out = targets_.span().data() + first * bytes_of(data.target_type(), data.target_shape());
+    if (place != nullptr) {
+      read_at(data, *place, numbers, in, out);
+    } else {
+      data.read(numbers, in, out);
+    }
   }
 
   /// The first `count` samples, in this buffer.

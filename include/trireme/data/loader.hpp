@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -29,6 +30,8 @@ struct loader_options {
   bool drop_last = false;          ///< skip the last batch of an epoch if it is short
   std::int64_t workers = 0;        ///< reading threads; 0: one, or for samples slow to read this rank's part of the cores
   std::int64_t bad_samples = 0;    ///< samples on this rank that may be left out because they cannot be read
+  /// Keeps samples together that lie together in the data, for data that is larger than the memory.
+  std::optional<blocks> locality{};
   friend bool operator==(loader_options const&, loader_options const&) = default;
 };
 
@@ -36,7 +39,8 @@ struct loader_options {
 [[nodiscard]] inline std::string to_string(loader_options const& options) {
   return text("trireme::data::loader_options{.batch = ", options.batch, ", .micro_batches = ", options.micro_batches,
               ", .seed = ", options.seed, ", .prefetch = ", options.prefetch, ", .drop_last = ", options.drop_last,
-              ", .workers = ", options.workers, ", .bad_samples = ", options.bad_samples, "}");
+              ", .workers = ", options.workers, ", .bad_samples = ", options.bad_samples,
+              options.locality ? text(", .locality = ", to_string(*options.locality)) : "", "}");
 }
 
 /// One rank's part of an endless sequence of shuffled batches, which threads of its own read ahead.
@@ -73,7 +77,7 @@ class loader : private detail::read_ahead {
                     .one_by_one = slow_to_read(data)}),
         data_(&data),
         options_(options),
-        order_{.samples = detail::epoch_size(data), .seed = options.seed} {
+        order_(detail::order_of(data, options.seed, options.locality, who)) {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -123,10 +127,12 @@ class loader : private detail::read_ahead {
   /// Errors   config_error for a position within an epoch of another number of samples, or of another order: some
   ///          samples would be used twice and others never. seek(place.next_epoch()) skips the rest of that epoch.
   void seek(loader_position to) {
-    bool const another = to.samples != order_.samples || to.seed != order_.seed;
+    bool const another = to.samples != order_.samples || to.seed != order_.seed || to.block != order_.block ||
+                         to.window != order_.window;
     if (to.samples != 0 && to.position != 0 && another) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
                               " samples in the order of seed ", order_.seed,
+                              order_.block > 0 ? text(" and blocks of ", order_.block) : "",
                               "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     }
     if (to.position < 0 || to.position > order_.samples) {
@@ -191,7 +197,7 @@ class loader : private detail::read_ahead {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
     if (over) at = at.next_epoch();
-    return {at.epoch, at.position, order_.samples, order_.seed};
+    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window};
   }
 
   // Makes a slot that of the batch at a position, whose samples are not read yet.
@@ -221,7 +227,7 @@ class loader : private detail::read_ahead {
       auto const drawn = std::uint64_t{block[1]} << 32 | block[0];
       position = static_cast<std::int64_t>(drawn % static_cast<std::uint64_t>(order_.samples));
     }
-    return detail::id_at(*data_, order_.seed, epoch, position);
+    return detail::id_at(*data_, order_, epoch, position);
   }
 
   std::int64_t start(std::size_t number) override {
@@ -234,7 +240,9 @@ class loader : private detail::read_ahead {
   }
   std::span<std::int64_t> ids(std::size_t number) override { return slots_[number].buffer.all_ids(); }
   void read(std::size_t number, std::int64_t first, std::int64_t count) override {
-    slots_[number].buffer.read(*data_, first, count);
+    auto& of = slots_[number];
+    read_place const place{order_.seed, of.view.epoch, of.view.position + of.first + first};
+    of.buffer.read(*data_, first, count, &place);
   }
   void take_back() override { cursor_ = position_; }
 

@@ -56,6 +56,8 @@ struct fit_options {
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one per rank
   std::int64_t stop_after = -1;    ///< return after this many steps of the schedule; -1 = at its end
   std::int64_t check_every = 100;  ///< steps between comparisons of copies that several ranks keep; 0 = never
+  /// Keeps samples together that lie together in the data, for data that is larger than the memory.
+  std::optional<data::blocks> locality{};
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -111,7 +113,7 @@ class basic_trainer {
     detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
-    auto form = detail::form_of(data);
+    auto form = detail::form_of(data, options.locality);
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
     auto const own = run_.model.sample_coordinate();
@@ -458,7 +460,7 @@ class basic_trainer {
 
   data::loader_options loader_options(fit_options const& options) const {
     auto const micro = options.micro_batches == 0 ? run_.model.sample_coordinate().size : options.micro_batches;
-    return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
+    return {.batch = options.batch, .micro_batches = micro, .seed = seed(), .locality = options.locality};
   }
 
   template <class Loader>

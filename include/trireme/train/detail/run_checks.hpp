@@ -15,12 +15,12 @@ namespace trireme::detail {
 
 // Checks of a run's arguments; each throws config_error.
 
-/// The number and form of a dataset's samples.
-template <class Data>
-[[nodiscard]] std::string form_of(Data const& data) {
+/// The number and form of a dataset's samples, and what else sets their order.
+template <class Data, class Locality>
+[[nodiscard]] std::string form_of(Data const& data, Locality const& locality) {
   return text(how_many(data.size(), "sample"), " of ", name_of(data.input_type()), " ",
               to_string(shape(data.input_shape())), " and ", name_of(data.target_type()), " ",
-              to_string(shape(data.target_shape())));
+              to_string(shape(data.target_shape())), locality ? text(" in ", to_string(*locality)) : "");
 }
 
 /// An epoch that has begun must be continued with the same dataset.
@@ -39,14 +39,11 @@ void expect_same_data(std::string const& before, std::string const& now, Positio
 /// @param taken  steps before this call.
 template <class Comm, class Data, class Options>
 void expect_same_schedule(Comm& world, Data const& data, Options const& options, std::int64_t taken) {
-  parallel::rank_value const items[] = {{"the dataset", form_of(data)},
-                                        {".batch", text(options.batch)},
-                                        {".micro_batches", text(options.micro_batches)},
-                                        {".steps", text(options.steps)},
-                                        {".stop_after", text(options.stop_after)},
-                                        {".check_every", text(options.check_every)},
-                                        {"the number of steps taken before", text(taken)},
-                                        parallel::arithmetic_of_rank()};
+  parallel::rank_value const items[] = {
+      {"the dataset", form_of(data, options.locality)},  {".batch", text(options.batch)},
+      {".micro_batches", text(options.micro_batches)},   {".steps", text(options.steps)},
+      {".stop_after", text(options.stop_after)},         {".check_every", text(options.check_every)},
+      {"the number of steps taken before", text(taken)}, parallel::arithmetic_of_rank()};
   parallel::expect_same_on_all_ranks(world, "trireme::trainer: fit()", world.rank(), items,
                                      "call it with the same arguments on every rank");
 }
