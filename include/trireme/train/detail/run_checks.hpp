@@ -45,6 +45,7 @@ void expect_same_schedule(Comm& world, Data const& data, Options const& options,
                                         {".steps", text(options.steps)},
                                         {".stop_after", text(options.stop_after)},
                                         {".check_every", text(options.check_every)},
+                                        {".shares", to_string(options.shares)},
                                         {"the number of steps taken before", text(taken)},
                                         parallel::arithmetic_of_rank()};
   parallel::expect_same_on_all_ranks(world, "trireme::trainer: fit()", world.rank(), items,
