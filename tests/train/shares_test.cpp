@@ -110,7 +110,7 @@ TEST_CASE("unequal shares on 2 and 3 ranks train like serial training", "[train]
   check_near(trained(3, three, parallel::data{}), alone);
   CHECK(trained(2, options({.weights = {5, 5}}), parallel::data{}).hash ==
         trained(2, options(), parallel::data{}).hash);
-  check_near(trained(2, options({.weights = {100, 1}}), parallel::zero<2>{}), alone);  // no sample for the second
+  check_near(trained(2, options({.weights = {1, 100}}), parallel::zero<2>{}), alone);  // no sample for the first
   check_near(trained(2, options({.measure_every = 2}), parallel::data{}), alone);
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("a batch is divided in proportion to the weights", "[train][shares]") 
   CHECK(data::weighted_split(96, measured({48, 48}, {100, 200}), 0) == interval{0, 64});
   CHECK(data::weighted_split(96, measured({64, 32}, {100, 100}), 0) == interval{0, 64});
   CHECK(measured({0, 0}, {0, 0}) == std::vector<std::int64_t>{1, 1});
-  CHECK(data::weighted_split(96, measured({48, 48}, {1, 1000000}), 1).count == 1);
+  CHECK(data::weighted_split(96, measured({48, 48}, {1, 1000000}), 1).count >= 1);
   CHECK(data::weighted_split(90, measured({30, 0, 30}, {100, 0, 100}), 1) == interval{30, 30});
 
   CHECK(to_string(data::shares{}) == "trireme::data::shares{}");

@@ -44,7 +44,8 @@ struct loader_options {
 ///
 /// The sequence of samples depends only on the seed (it is data::sampler's, or that of a dataset that models
 /// trireme::has_sample_order), and its division into batches and micro-batches only on the
-/// options, never on the number of ranks (with .weights, the micro-batches depend on the ranks' shares). A batch does not cross epochs: the last one of an epoch may be short.
+/// options, never on the number of ranks; only with .weights do micro-batches depend on it. A batch does not cross
+/// epochs: the last one of an epoch may be short.
 ///
 /// Ranks    no communication: each rank makes its own, with equal options (and the same data).
 /// Bytes    (prefetch + 1) buffers for this rank's part of a batch, allocated at construction; next() allocates
