@@ -34,6 +34,7 @@
 #include "run_files.hpp"
 #include "run_lock.hpp"
 #include "save_watch.hpp"
+#include "shares_choice.hpp"
 #include "stragglers.hpp"
 #include "text_record.hpp"
 #include "tokens.hpp"
@@ -67,6 +68,7 @@ struct plan {
   std::string runs, text, from;
   trireme::data::token_shards shards;  // none of --text
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
+  trireme::data::shares shares;
   std::int64_t check_every, grace;
   int recover, recover_ranks;
   std::chrono::milliseconds save_deadline;
@@ -95,6 +97,7 @@ struct plan {
         keep_last(given.number("keep-last", 1)),
         keep_best(given.number("keep-best", 0)),
         most_failed_saves(given.number("most-failed-saves", 0)),
+        shares(shares_of(given.text("shares"))),
         check_every(given.number("check-every", 0)),
         grace(given.number("grace", 1)),
         recover(static_cast<int>(std::min<std::int64_t>(given.number("recover", 0), 1 << 20))),
@@ -279,7 +282,8 @@ class run {
                                                 .batch = plan_.batch,
                                                 .micro_batches = micro_batches_,
                                                 .stop_after = plan_.stop_after,
-                                                .check_every = plan_.check_every});
+                                                .check_every = plan_.check_every,
+                                                .shares = plan_.shares});
     }
     progress_.finish();
     if (plan_.steps > 0 && saved_at_ != trainer_->steps()) save();

@@ -82,6 +82,9 @@ class options {
     add("dropout", "0", "P", "of a gpt: probability, 0 <= P < 1");
     add("batch", "32", "N", "sequences per step, over all ranks");
     add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one per rank; four per rank in a pipeline)");
+    add("shares", "even", "S",
+        "even | auto[:STEPS] | weights such as 2:1, one per rank: which part of a batch each rank gets "
+        "(auto: what the ranks' speed asks for, measured every 20 steps or as said); only with data, zero1 and zero2");
     add("optimizer", "adamw", "O",
         "adamw | sgd | muon | adafactor | lamb (the last three cannot be used with tensor or expert)");
     add("rate", "", "R",

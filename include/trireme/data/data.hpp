@@ -8,4 +8,5 @@
 #include "trireme/data/in_memory.hpp"
 #include "trireme/data/loader.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/data/shares.hpp"
 #include "trireme/data/token_file.hpp"

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "trireme/data/detail/read_ahead.hpp"
 #include "trireme/data/read_problem.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/data/shares.hpp"
 
 namespace trireme::data {
 
@@ -32,6 +34,8 @@ struct loader_options {
   std::int64_t bad_samples = 0;    ///< samples on this rank that may be left out because they cannot be read
   /// Keeps samples together that lie together in the data, for data that is larger than the memory.
   std::optional<blocks> locality{};
+  /// Of each rank, in proportion, as in data::shares; empty: equal ones.
+  std::vector<std::int64_t> weights{};
   friend bool operator==(loader_options const&, loader_options const&) = default;
 };
 
@@ -40,14 +44,16 @@ struct loader_options {
   return text("trireme::data::loader_options{.batch = ", options.batch, ", .micro_batches = ", options.micro_batches,
               ", .seed = ", options.seed, ", .prefetch = ", options.prefetch, ", .drop_last = ", options.drop_last,
               ", .workers = ", options.workers, ", .bad_samples = ", options.bad_samples,
-              options.locality ? text(", .locality = ", to_string(*options.locality)) : "", "}");
+              options.locality ? text(", .locality = ", to_string(*options.locality)) : "",
+              options.weights.empty() ? "" : text(", .weights = ", to_string_of_weights(options.weights)), "}");
 }
 
 /// One rank's part of an endless sequence of shuffled batches, which threads of its own read ahead.
 ///
 /// The sequence of samples depends only on the seed (it is data::sampler's, or that of a dataset that models
 /// trireme::has_sample_order), and its division into batches and micro-batches only on the
-/// options, never on the number of ranks. A batch does not cross epochs: the last one of an epoch may be short.
+/// options, never on the number of ranks; only with .weights do micro-batches depend on it. A batch does not cross
+/// epochs: the last one of an epoch may be short.
 ///
 /// A sample that cannot be read is an error, unless .bad_samples permits to leave it out. Then the sample of another
 /// position of the epoch is in its place, which is drawn by (seed, epoch, position, attempt): it is the same on any
@@ -83,7 +89,7 @@ class loader : private detail::read_ahead {
     parts_ = even_split(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: in these parts a shorter batch can have one sample more than the longest one.
-    auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
+    auto const most = largest_part(largest);
     auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
     slots_.reserve(slot_count);
     for (std::size_t i = 0; i < slot_count; ++i) {
@@ -185,6 +191,11 @@ class loader : private detail::read_ahead {
       throw refuse(".bad_samples = ", options_.bad_samples, ", but it must be 0 or more");
     }
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
+    shares{.weights = options_.weights}.validate(size);
+    if (!options_.weights.empty() && options_.micro_batches % size != 0) {
+      throw refuse(".micro_batches = ", options_.micro_batches, " with shares for ", size,
+                   " ranks; it must be a multiple of them, since each rank divides its share into the same number");
+    }
     if (options_.drop_last && order_.samples < options_.batch) {
       throw refuse("with .drop_last, ", how_many(order_.samples, "sample"),
                    agreeing(order_.samples, " never fills", " never fill"), " a batch of ", options_.batch,
@@ -200,16 +211,32 @@ class loader : private detail::read_ahead {
     return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window};
   }
 
+  // The samples of a batch of `count` in logical micro-batch m of this rank.
+  [[nodiscard]] interval samples_of(std::int64_t m, std::int64_t count) const noexcept {
+    if (options_.weights.empty()) return even_split(count, options_.micro_batches, m);
+    auto const own = weighted_split(count, options_.weights, rank());
+    auto const part = even_split(own.count, parts_.count, m - parts_.first);
+    return {own.first + part.first, part.count};
+  }
+  // The most samples that this rank gets of any batch of at most `count`.
+  [[nodiscard]] std::int64_t largest_part(std::int64_t count) const noexcept {
+    if (options_.weights.empty()) return (count * parts_.count + options_.micro_batches - 1) / options_.micro_batches;
+    auto const sum = std::accumulate(options_.weights.begin(), options_.weights.end(), std::int64_t{0});
+    return (count * options_.weights[static_cast<std::size_t>(rank())] + sum - 1) / sum;
+  }
+  // Each rank with a weight has the same number of micro-batches.
+  [[nodiscard]] int rank() const noexcept { return static_cast<int>(parts_.first / parts_.count); }
+
   // Makes a slot that of the batch at a position, whose samples are not read yet.
   // @returns the number of samples of this rank.
   std::int64_t plan(slot& into, loader_position at) const {
     auto const count = std::min(options_.batch, order_.samples - at.position);
-    auto const first = parts_.first * count / options_.micro_batches;
-    auto const last = parts_.end() * count / options_.micro_batches;
+    auto const first = parts_.count == 0 ? 0 : samples_of(parts_.first, count).first;
+    auto const last = parts_.count == 0 ? 0 : samples_of(parts_.end() - 1, count).end();
     auto const all = into.buffer.whole(*data_, last - first);
     into.buffer.clear();
     for (auto m = parts_.first; m < parts_.end(); ++m) {
-      auto const part = even_split(count, options_.micro_batches, m);
+      auto const part = samples_of(m, count);
       if (part.count > 0) into.buffer.add_part(m, all.part(part.first - first, part.count));
     }
     into.view = {into.buffer.views(), into.buffer.parts(), count, at.epoch, at.position};

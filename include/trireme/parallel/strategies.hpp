@@ -34,6 +34,7 @@ struct data {
   static constexpr distribution optimizer_state = distribution::replicate;
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
+  static constexpr bool takes_shares = true;
   static constexpr std::string_view name = "data";
 };
 
@@ -70,6 +71,7 @@ struct zero {
   static constexpr distribution optimizer_state = distribution::shard;
   static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
   static constexpr distribution parameters = Stage >= 3 ? distribution::shard : distribution::replicate;
+  static constexpr bool takes_shares = Stage <= 2;
   static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
 };
 

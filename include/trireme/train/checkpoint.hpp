@@ -88,6 +88,16 @@ struct progress {
     }
     number = std::bit_cast<T>(found->second);
   }
+  /// Numbers of which there may be any count, none included.
+  void write_list(std::string_view name, std::span<std::int64_t const> all) {
+    for (std::size_t i = 0; i < all.size(); ++i) write(text(name, '/', i), all[i]);
+  }
+  [[nodiscard]] std::vector<std::int64_t> list(std::string_view name) const {
+    std::vector<std::int64_t> all;
+    for (auto at = numbers.find(text(name, "/0")); at != numbers.end(); at = numbers.find(text(name, '/', all.size())))
+      all.push_back(std::bit_cast<std::int64_t>(at->second));
+    return all;
+  }
 };
 
 /// The run that a directory's checkpoints belong to. Empty until the run first saves or loads; then 32 hexadecimal

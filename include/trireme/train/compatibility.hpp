@@ -73,6 +73,8 @@ struct combination {
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
   static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  /// Whether ranks may get unequal numbers of samples.
+  static constexpr bool takes_shares = requires { requires data_axis::takes_shares; };
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
@@ -165,6 +167,12 @@ TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
              "under parallel::zero this compressor's payloads are sent by all_to_all, which this communicator lacks",
              "use a summable compressor such as compression::cast, or parallel::data",
              !C::gatherable || !C::sharded || C::trades);
+
+// Not in a list below: fit() checks it if it is given shares, which are numbers, as are the degrees of other axes.
+TRIREME_RULE(shares_need_replicas, "shares-need-replicas",
+             ".shares give ranks unequal numbers of samples, which only parallel::data, zero<1> and zero<2> without "
+             "other axes support",
+             "use one of these, or leave .shares out", C::takes_shares);
 
 using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
                               space_lacks_layer_kernels>;

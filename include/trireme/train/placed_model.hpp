@@ -26,6 +26,7 @@
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/parallel/replicas.hpp"
+#include "trireme/train/detail/compute_watch.hpp"
 #include "trireme/train/detail/placed_axes.hpp"
 #include "trireme/train/detail/together.hpp"
 #include "trireme/train/plain_engine.hpp"
@@ -182,24 +183,32 @@ class placed_model {
   /// The groups that the axes offer to the units.
   [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return axes_.groups(); }
 
+  /// Whether train() measures how long this rank computes.
+  void measure(bool on) noexcept { watch_.measures = on; }
+  /// The time of the last train(), without what this rank did in it for the exchange, where it may wait for others.
+  [[nodiscard]] double computed_seconds() const noexcept { return watch_.seconds; }
+
   /// Forward and backward of a step's micro-batches. When it returns, gradients are being exchanged.
   /// @param scale  factor on the losses that are differentiated.
   /// @returns the losses that this rank contributes, to be read when the exchange is finished; equal samples are
   ///          counted by one rank.
   auto train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
+    auto const measured = watch_.whole();
     auto const most = shadows() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
-    exchange_.begin({.micro_batches = input.range.count,
-                     .places = input.places,
-                     .first = input.range.first,
-                     .runs = most,
-                     .scale = scale,
-                     .number = static_cast<std::int64_t>(key.step)});
+    watch_.leave_out([&] {
+      exchange_.begin({.micro_batches = input.range.count,
+                       .places = input.places,
+                       .first = input.range.first,
+                       .runs = most,
+                       .scale = scale,
+                       .number = static_cast<std::int64_t>(key.step)});
+    });
     if constexpr (staged) {
       double const weight = exchange_.sample_weight(input.total) * scale;
       bool const always = exchange_.reports_every_micro_batch();
       auto const ready = [&](int use, bool last) {
-        if (last || always) exchange_.ready(use);
+        if (last || always) watch_.leave_out([&] { exchange_.ready(use); });
       };
       auto const here = cut(input.micro_batches);
       auto const rows = rows_of_loss(here, most - own, input.total);
@@ -214,7 +223,7 @@ class placed_model {
         bool const last = &batch == &input.micro_batches.back();
         exchange_.weight((sums ? 1.0 : static_cast<double>(batch.count())) * weight / inside);
         auto const ready = [&](int use) {
-          if (last) exchange_.ready(use);
+          if (last) watch_.leave_out([&] { exchange_.ready(use); });
         };
         sum += engine_.train(batch, ready, inside);
         if (!last) exchange_.accumulate();
@@ -525,6 +534,7 @@ class placed_model {
   [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;
+  detail::compute_watch watch_;
 };
 
 }  // namespace trireme

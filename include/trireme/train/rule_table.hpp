@@ -27,7 +27,9 @@ constexpr std::array<compatibility_rule, sizeof...(Rules)> table(rule_list<Rules
 }  // namespace detail::rules
 
 /// All rules of this library on combinations, for documentation and tools. A trainer checks those of its own axes; an
-/// axis of your own adds its rules.
-inline constexpr auto compatibility_rules = detail::rules::table(detail::rules::of_mesh_t<detail::rules::axes>{});
+/// axis of your own adds its rules. The last one is fit()'s.
+inline constexpr auto compatibility_rules =
+    detail::rules::table(detail::rules::all_of<detail::rules::of_mesh_t<detail::rules::axes>,
+                                               rule_list<detail::rules::shares_need_replicas>>::type{});
 
 }  // namespace trireme

@@ -31,6 +31,8 @@ struct run_clock {
   std::int64_t updates = 0;  ///< of these, the steps that changed parameters
   std::int64_t skips = 0;    ///< in a row, up to now
   data::loader_position position;
+  /// The ranks' shares of a batch if they are not equal; see data::shares.
+  std::vector<std::int64_t> shares{};
   std::string data{};  ///< the dataset of the current epoch; empty: not known
 };
 

@@ -28,6 +28,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/shares.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/patterns.hpp"
@@ -37,6 +38,7 @@
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/detail/run_directory.hpp"
+#include "trireme/train/detail/run_shares.hpp"
 #include "trireme/train/detail/slips.hpp"
 #include "trireme/train/detail/together.hpp"
 #include "trireme/train/detail/whole_tensors.hpp"
@@ -58,6 +60,7 @@ struct fit_options {
   std::int64_t check_every = 100;  ///< steps between comparisons of copies that several ranks keep; 0 = never
   /// Keeps samples together that lie together in the data, for data that is larger than the memory.
   std::optional<data::blocks> locality{};
+  data::shares shares{};           ///< of the samples, for ranks that are not equally fast
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -117,18 +120,27 @@ class basic_trainer {
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
     auto const own = run_.model.sample_coordinate();
-    data::loader loader(data, loader_options(options), own.rank, own.size);
-    loader.seek(run_.clock.position);
+    detail::expect_shares(options.shares, facts_for_shares(), own.size);
+    detail::run_shares division(options.shares, run_.clock.shares, own);
+    std::optional<data::loader<Data>> loader;
+    begin_loader(loader, data, options);
     auto const none = std::numeric_limits<double>::quiet_NaN();
     fit_report report{.first_step = steps(), .first_loss = none, .last_loss = none, .last_norm = none};
     auto const start = detail::step_clock::now();
     stopped_ = false;
+    run_.model.measure(division.measures());
     while (steps() < last && !stopped_) {
       std::exception_ptr failure;  // of this rank's data: the step reports it to the other ranks
-      auto const& batch = next_of(loader, failure);
-      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples, failure});
-      run_.clock.position = loader.position();
+      auto const& batch = next_of(*loader, failure);
+      auto const done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure});
+      run_.clock.position = loader->position();
       report.add(done);
+      if (division.measures()) {
+        std::int64_t computed = 0;
+        for (auto const& each : batch.micro_batches) computed += each.count();
+        if (division.count(world_, steps(), computed, run_.model.computed_seconds(), options.batch))
+          begin_loader(loader, data, options);
+      }
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
     }
@@ -282,6 +294,8 @@ class basic_trainer {
   /// Steps taken, skipped ones included.
   [[nodiscard]] std::int64_t steps() const noexcept { return run_.clock.step; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return run_.clock.seed; }
+  /// The ranks' shares of a batch, as the last fit() gave or measured them; empty: equal ones. Checkpoints keep them.
+  [[nodiscard]] std::vector<std::int64_t> const& shares() const noexcept { return run_.clock.shares; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
   [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return run_.model.grid(); }
   [[nodiscard]] auto& exchange() noexcept { return run_.model.exchange(); }
@@ -416,6 +430,7 @@ class basic_trainer {
 
  private:
   using numbers = typename env::precision;
+  using combination = detail::combination<Model, Comm, Parallel, Precision, Compression>;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::string_view value_prefix = "value/";
   static constexpr std::int64_t written = std::int64_t{1} << 21;  // a wish; see step_input::gives_up
@@ -460,7 +475,27 @@ class basic_trainer {
 
   data::loader_options loader_options(fit_options const& options) const {
     auto const micro = options.micro_batches == 0 ? run_.model.sample_coordinate().size : options.micro_batches;
-    return {.batch = options.batch, .micro_batches = micro, .seed = seed(), .locality = options.locality};
+    return {.batch = options.batch,
+            .micro_batches = micro,
+            .seed = seed(),
+            .locality = options.locality,
+            .weights = run_.clock.shares};
+  }
+  [[nodiscard]] detail::shares_facts facts_for_shares() const {
+    bool alone = true;
+    for (auto const& axis : grid().shape().axes()) alone = alone && (axis.facts.replicates() || axis.degree == 1);
+    return {.supported = detail::rules::shares_need_replicas::template holds<combination> && alone,
+            .in_a_tree = sums_in_a_tree(parallel::data_axis_of(parallel_)),
+            .on_a_device = !std::is_same_v<space, host>,
+            .synchronised = combination::synchronised};
+  }
+  // At the clock's position, with the shares of now.
+  template <class Data>
+  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) const {
+    auto const own = run_.model.sample_coordinate();
+    loader.reset();
+    loader.emplace(data, loader_options(options), own.rank, own.size);
+    loader->seek(run_.clock.position);
   }
 
   template <class Loader>
@@ -714,6 +749,7 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
                 .step = progress.step,
                 .updates = progress.updates,
                 .position = {progress.epoch, progress.position},
+                .shares = progress.list("shares"),
                 .data = progress.data};
   visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
   loaded_at_ = progress.step;
@@ -789,6 +825,7 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
   auto const& clock = run_.clock;
   checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
   now.data = clock.data;
+  now.write_list("shares", clock.shares);
   visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
   return now;
 }

@@ -43,7 +43,8 @@ void expect_same_schedule(Comm& world, Data const& data, Options const& options,
       {"the dataset", form_of(data, options.locality)},  {".batch", text(options.batch)},
       {".micro_batches", text(options.micro_batches)},   {".steps", text(options.steps)},
       {".stop_after", text(options.stop_after)},         {".check_every", text(options.check_every)},
-      {"the number of steps taken before", text(taken)}, parallel::arithmetic_of_rank()};
+      {".shares", to_string(options.shares)},            {"the number of steps taken before", text(taken)},
+      parallel::arithmetic_of_rank()};
   parallel::expect_same_on_all_ranks(world, "trireme::trainer: fit()", world.rank(), items,
                                      "call it with the same arguments on every rank");
 }
