@@ -23,15 +23,18 @@ namespace trireme::parallel {
 ///
 /// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
 ///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
-///          tensors of the size of the masters, and one as a buffer.
+///          Changes take the run's compressor. Error feedback in place of outer momentum (.outer_learning_rate = 1,
+///          .outer_momentum = 0) with top_k is SparseLoCo [2025]; optim::muon as the inner optimizer is MuLoCo [2025].
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps; with a compressor
+///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
+///          and the compressor's.
 /// Ranks    parameters and moments differ between ranks; only parameters are equal after an outer step: save a model
 ///          after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters. A
 ///          checkpoint may be taken at any step, and continues on the same number of ranks.
 /// Numerics the norm used for clipping is the root mean square of the ranks' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
 ///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.
-/// Needs    has_all_reduce of the master type. No compressor: there are no gradients to compress.
+/// Needs    has_all_reduce of the master type; has_all_gather for compressors whose payloads cannot be summed.
 struct diloco {
   using policy_category = slot::parallel;
   std::int64_t period = 100;                           ///< steps from one outer step to the next
@@ -56,6 +59,7 @@ struct diloco {
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
   static constexpr bool local_steps = true;
+  static constexpr bool sends_changes = true;
   static constexpr std::string_view name = "diloco";
 
   template <class Env, class Comm>
@@ -86,22 +90,23 @@ class diloco::instance {
       shape const form{plan.buckets()[static_cast<std::size_t>(b)].elements};
       outer_.emplace_back(form);
       velocity_.emplace_back(form);
-      moved_.push_back(message_tensor<master, space>(state.replicas, form));
+      buckets_.push_back(b);
     }
   }
 
   [[nodiscard]] std::int64_t period() const noexcept { return what_.period; }
   [[nodiscard]] bool end(std::int64_t step) {
     if ((step + 1) % what_.period != 0) return false;
+    for (int const b : buckets_) static_cast<void>(changes().open(b));
     for (auto const& each : state_.all) {
-      auto const moved = part(moved_, each);
+      auto const moved = change(each);
       copy(moved, each.value);
       kernels::scale(moved, -1.0);
       kernels::add(moved, constant(part(outer_, each)));
     }
-    for (auto const& each : moved_) state_.replicas.all_reduce(each.view(), reduction::sum{});
+    changes().sum(buckets_, step);
     for (auto const& each : state_.all) {
-      auto const sum = constant(part(moved_, each));
+      auto const sum = constant(change(each));
       kernels::sgd(part(outer_, each), part(velocity_, each),
                    gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(state_.replicas.size())},
                    std::span<tensor_view<typename Env::param, space> const>{}, outer_step(*each.info));
@@ -112,7 +117,6 @@ class diloco::instance {
   /// Starts from the current values: no rank has changed them yet.
   void follow() {
     for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
-    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
     for (auto const& each : state_.all) copy(part(outer_, each), each.value);
   }
 
@@ -127,11 +131,7 @@ class diloco::instance {
     });
   }
   void count(exchange_memory& sum) const {
-    for (auto const& each : moved_) {
-      auto const bytes = static_cast<std::int64_t>(each.view().bytes());
-      sum.masters += 2 * bytes;
-      sum.buffers += bytes;
-    }
+    for (auto const& each : outer_) sum.masters += 2 * static_cast<std::int64_t>(each.view().bytes());
   }
 
  private:
@@ -146,6 +146,10 @@ class diloco::instance {
     return of[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket, range.count);
   }
   static view part(tensors const& of, owned_segment<Env> const& at) { return part(of, at.bucket, at.range); }
+  [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
+  [[nodiscard]] view change(owned_segment<Env> const& at) const {
+    return changes().of(at.bucket).flat(at.range.in_bucket, at.range.count);
+  }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 
@@ -153,7 +157,7 @@ class diloco::instance {
   owned_state<Env, Comm> state_;
   tensors outer_;     // values after the last outer step
   tensors velocity_;  // of the outer optimizer
-  tensors moved_;     // change of this rank since then, then of all ranks
+  std::vector<int> buckets_;
 };
 
 }  // namespace trireme::parallel

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -18,6 +19,8 @@
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/bucket_plan.hpp"
+#include "trireme/parallel/change_sums.hpp"
+#include "trireme/parallel/detail/bucket_changes.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
 #include "trireme/parallel/memory.hpp"
@@ -268,7 +271,8 @@ class distributed_parameters {
         values_(own_, parameters_, summed_),
         protocol_(bucket_plan_, use_count(), published_, in_units_),
         owned_(list_owned()),
-        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_}) {
+        changes_(make_changes(compressor)),
+        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_, changes_.get()}) {
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -338,6 +342,16 @@ class distributed_parameters {
     requirements.whole_tensors = requirements.whole_tensors && sharded;
     return requirements;
   }
+  template <class Compressor>
+  [[nodiscard]] std::unique_ptr<parallel::change_sums<Env>> make_changes([[maybe_unused]] Compressor const& how) {
+    if constexpr (!parallel::sends_changes<Strategy>) {
+      return nullptr;
+    } else if constexpr (lossless_identity<Compressor>) {
+      return std::make_unique<parallel::detail::plain_changes<Env, Comm>>(bucket_plan_, replicas_);
+    } else {
+      return std::make_unique<parallel::detail::coded_changes<Env, Comm, Compressor>>(bucket_plan_, replicas_, how);
+    }
+  }
   // All but the gradients stays where it is.
   [[nodiscard]] std::vector<segment_type> list_owned() {
     std::vector<segment_type> all;
@@ -376,6 +390,7 @@ class distributed_parameters {
 
  protected:
   std::vector<segment_type> owned_;
+  std::unique_ptr<parallel::change_sums<Env>> changes_;  // if the strategy sends changes of parameters
   [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
 };
 
