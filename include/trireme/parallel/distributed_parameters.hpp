@@ -265,7 +265,7 @@ class distributed_parameters {
         parameters_(std::move(all)),
         bucket_plan_(parallel::detail::agreed(
             {parameters_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             in_units_ ? unit_ends : std::span<int const>(), of_strategy(requirements)},
+             in_units_ ? unit_ends : std::span<int const>(), of_policies<Compressor>(strategy, requirements)},
             replicas_, everyone_.rank(), strategy, compressor)),
         own_(bucket_plan_, summed_.rank(), sharded),
         values_(own_, parameters_, summed_),
@@ -338,8 +338,11 @@ class distributed_parameters {
     if constexpr (!replicas_differ) return (replicas);
   }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.
-  static bucket_requirements of_strategy(bucket_requirements requirements) {
+  template <class Compressor>
+  static bucket_requirements of_policies([[maybe_unused]] Strategy const& strategy, bucket_requirements requirements) {
+    requirements.copies_apart = !lossless_identity<Compressor>;
     requirements.whole_tensors = requirements.whole_tensors && sharded;
+    if constexpr (requires { strategy.fragments; }) requirements.fragments = strategy.fragments;
     return requirements;
   }
   template <class Compressor>

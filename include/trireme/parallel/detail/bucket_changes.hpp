@@ -93,9 +93,8 @@ class coded_changes final : public change_sums<Env> {
       it.elements = bucket.elements;
       it.form.elements = (bucket.elements + unit - 1) / unit * unit;
       for (int const e : bucket.entries) it.form.tensors.push_back({&plan.at(e).info, plan.at(e).offset});
-      // A tied tensor's copies on several stages are in different buckets, but must draw the same random numbers.
-      auto const& first = plan.at(bucket.entries.front());
-      it.number = first.info.tied ? -1 - static_cast<std::int64_t>(hash_name(first.info.name) >> 2U) : b;
+      // Copies on several ranks of a replica may be in different buckets, but must draw the same random numbers.
+      it.number = static_cast<std::int64_t>(hash_name(plan.at(bucket.entries.front()).info.name) >> 1U);
       it.sent = message_tensor<gradient, space>(ranks, shape{it.form.elements});
       kernels::fill(it.sent.view(), 0.0);
       if constexpr (!one_type) it.master = trireme::tensor<typename Env::master, space>(shape{it.elements});
@@ -175,7 +174,7 @@ class coded_changes final : public change_sums<Env> {
  private:
   struct bucket_change {
     std::int64_t elements = 0;  // of the bucket
-    std::int64_t number = 0;    // of its random numbers
+    std::int64_t number = 0;    // of its first tensor, for random numbers
     bucket_form form;           // padded
     trireme::tensor<gradient, space> sent;
     trireme::tensor<typename Env::master, space> master;  // if the types differ
