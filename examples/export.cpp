@@ -6,9 +6,9 @@
 //
 // export DIR --to onnx [--dialect portable] [--past yes|no] [--out FILE]
 //
-// Writes GPT-2, Llama, Mistral, Qwen 2 and 3 or BERT as a graph for onnxruntime, DIR/model.onnx unless told otherwise:
-// opset 18, standard operators. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past no` a decoder
-// neither takes nor gives keys and values of earlier positions.
+// Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3 or BERT as a graph for onnxruntime, DIR/model.onnx unless
+// told otherwise: opset 18, standard operators. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past
+// no` a decoder neither takes nor gives keys and values of earlier positions.
 #include <cstdio>
 #include <exception>
 #include <string>
