@@ -60,6 +60,16 @@ std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& 
 std::uint64_t write_onnx(std::string const& directory, std::string const& path, onnx_options const& options = {},
                          formats::file_system& files = formats::real_files());
 
+/// The same as a directory that runtimes take as it is: `model.onnx`, beside it config.json and the tokenizer's files,
+/// and for a decoder `generation_config.json` and `genai_config.json`, which onnxruntime-genai begins with. The last is
+/// left out where that has no such models: without a past, and for keys and values of different widths.
+///
+/// Errors   as write_onnx(). Each file appears whole or not at all, the model first.
+/// @returns the bytes of the model's files.
+std::uint64_t write_onnx_directory(std::string const& directory, std::string const& to,
+                                   onnx_options const& options = {},
+                                   formats::file_system& files = formats::real_files());
+
 }  // namespace trireme::nn
 
 #ifndef TRIREME_COMPILED

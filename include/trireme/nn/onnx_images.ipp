@@ -12,7 +12,7 @@ namespace trireme::nn {
 
 namespace detail {
 
-using sizes = std::vector<std::int64_t>;
+using integers = std::vector<std::int64_t>;
 
 /// What the layer's window makes of images: their shape becomes that of the result.
 TRIREME_BODY formats::onnx::attributes onnx_window(onnx_walk& at, std::int64_t kernel, std::int64_t stride,
@@ -20,8 +20,8 @@ TRIREME_BODY formats::onnx::attributes onnx_window(onnx_walk& at, std::int64_t k
   ops::window const it{at.image.height, at.image.width, at.image.channels, kernel, stride, padding};
   at.image = {it.rows(), it.columns(), outputs};
   at.width = at.image.size();
-  formats::onnx::attributes out{{"kernel_shape", sizes{kernel, kernel}}, {"strides", sizes{stride, stride}}};
-  if (padding > 0) out.emplace_back("pads", sizes{padding, padding, padding, padding});
+  formats::onnx::attributes out{{"kernel_shape", integers{kernel, kernel}}, {"strides", integers{stride, stride}}};
+  if (padding > 0) out.emplace_back("pads", integers{padding, padding, padding, padding});
   return out;
 }
 
@@ -37,18 +37,18 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, patches const& what, std::str
   at.width = what.width();
   auto const rows = at.reshaped(at.transposed(cut, {0, 2, 4, 3, 5, 1}), {0, what.count(), at.width});
   if (!what.first) return rows;
-  auto const one_before = graph.constant_of(detail::sizes{1, 0});
-  return graph.add("Pad", {rows, one_before, graph.constant_of(0.0F), graph.constant_of(detail::sizes{1})});
+  auto const one_before = graph.constant_of(detail::integers{1, 0});
+  return graph.add("Pad", {rows, one_before, graph.constant_of(0.0F), graph.constant_of(detail::integers{1})});
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, positions const& what, std::string const& x) {
   auto& graph = at.graph;
   auto rows = at.rows_of(x);
   if (what.first) {
-    auto const others = graph.constant_of(detail::sizes{1}), end = graph.constant_of(detail::sizes{what.rows});
-    auto const behind = graph.add("Slice", {rows, others, end, graph.constant_of(detail::sizes{1})});
+    auto const others = graph.constant_of(detail::integers{1}), end = graph.constant_of(detail::integers{what.rows});
+    auto const behind = graph.add("Slice", {rows, others, end, graph.constant_of(detail::integers{1})});
     auto const batch = graph.add("Shape", {rows}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
-    auto const one = graph.add("Concat", {batch, graph.constant_of(detail::sizes{1, 1})}, {{"axis", std::int64_t{0}}});
+    auto const one = graph.add("Concat", {batch, graph.constant_of(detail::integers{1, 1})}, {{"axis", std::int64_t{0}}});
     auto const token = graph.add("Expand", {at.parameter("cls_token", {at.width}), one});
     rows = graph.add("Concat", {token, behind}, {{"axis", std::int64_t{1}}});
   }
