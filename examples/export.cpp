@@ -4,13 +4,15 @@
 // 3, DeepSeek V3, BERT's encoder) as a file for llama.cpp and ollama, with its tokenizer; F16 unless told otherwise.
 // Without --out it is DIR/model-TYPE.gguf. The file appears whole or not at all.
 //
-// export DIR --to onnx [--dialect portable] [--past yes|no] [--out FILE]
+// export DIR --to onnx [--dialect portable] [--past yes|no] [--out FILE|FOLDER]
 //
-// Writes GPT-2, Llama, Mistral, Qwen 2 and 3 or BERT as a graph for onnxruntime, DIR/model.onnx unless told otherwise:
-// opset 18, standard operators. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past no` a decoder
-// neither takes nor gives keys and values of earlier positions.
+// Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3 or BERT as a graph for onnxruntime, DIR/model.onnx unless
+// told otherwise: opset 18, standard operators. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past
+// no` a decoder neither takes nor gives keys and values of earlier positions.
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,7 +53,7 @@ options parse(std::vector<std::string_view> const& given) {
   if (out.directory.empty() || out.to.empty()) {
     throw config_error(
         "usage: export DIR --to gguf [--type f32|f16|bf16|q8_0|q4_0] [--out FILE], or export DIR --to onnx "
-        "[--dialect portable] [--past yes|no] [--out FILE]");
+        "[--dialect portable] [--past yes|no] [--out FILE|FOLDER]");
   }
   if (out.to != "gguf" && out.to != "onnx") {
     throw config_error(text("--to is \"", out.to, "\"; only gguf and onnx are written"));
@@ -87,8 +89,15 @@ int main(int argc, char** argv) {
     bool const graph = given.to == "onnx";
     if (given.out.empty())
       given.out = graph ? given.directory + "/model.onnx" : text(given.directory, "/model-", given.type, ".gguf");
-    auto const bytes = graph ? nn::write_onnx(given.directory, given.out, {.past = given.past != "no"})
-                             : nn::write_gguf(given.directory, given.out, how);
+    std::uint64_t bytes = 0;
+    nn::onnx_options const of_graph{.past = given.past != "no"};
+    if (!graph) {
+      bytes = nn::write_gguf(given.directory, given.out, how);
+    } else if (given.out.ends_with('/') || std::filesystem::is_directory(given.out)) {
+      bytes = nn::write_onnx_directory(given.directory, given.out, of_graph);
+    } else {
+      bytes = nn::write_onnx(given.directory, given.out, of_graph);
+    }
     std::printf("wrote %s (%llu bytes)\n", given.out.c_str(), static_cast<unsigned long long>(bytes));
   } catch (std::exception const& problem) {
     std::fprintf(stderr, "export: %s\n", problem.what());

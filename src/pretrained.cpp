@@ -5,4 +5,5 @@
 #include "trireme/nn/deepseek_files.ipp"
 #include "trireme/nn/gguf.ipp"
 #include "trireme/nn/onnx.ipp"
+#include "trireme/nn/onnx_images.ipp"
 #include "trireme/nn/onnx_layers.ipp"

@@ -1,11 +1,14 @@
 #include "trireme/formats/onnx.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/python.hpp"
 #include "../support/sentence.hpp"
 #include "scratch.hpp"
 #include "trireme/formats/detail/protobuf.hpp"
@@ -45,6 +48,17 @@ int count(std::string const& path, std::uint32_t within, std::uint32_t number) {
   return -1;
 }
 
+/// Leaves holes where zeros are written, which take no room on the disk.
+class with_holes : public trireme::formats::file_system {
+ public:
+  ::ssize_t write(int descriptor, void const* from, std::size_t bytes) override {
+    auto const* const first = static_cast<char const*>(from);
+    if (bytes < 4096 || *first != 0 || std::memcmp(first, first + 1, bytes - 1) != 0)
+      return file_system::write(descriptor, from, bytes);
+    return ::lseek(descriptor, static_cast<::off_t>(bytes), SEEK_CUR) < 0 ? -1 : static_cast<::ssize_t>(bytes);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a graph is one file, or two where weights are many", "[formats][onnx]") {
@@ -66,6 +80,31 @@ TEST_CASE("a graph is one file, or two where weights are many", "[formats][onnx]
     CHECK(count(path, 7, 5) == 4);   // three weights and a constant
     CHECK(count(path, 7, 11) == 1);  // inputs
   }
+}
+
+TEST_CASE("onnxruntime reads weights of more than 4 GiB", "[formats][onnx]") {
+  scratch dir;
+  with_holes files;
+  std::int64_t const rows = (std::int64_t{1} << 24) + 1, width = 64;
+  onnx::graph graph;
+  graph.name = "large";
+  graph.inputs.push_back({"which", onnx::element::i64, {std::string("count")}});
+  graph.outputs.push_back({"y", onnx::element::f32, {std::string("count"), width}});
+  graph.weights = {{"table", {rows, width}}, {"behind", {width}}};
+  graph.add_named("y", "Add", {graph.add("Gather", {"table", "which"}), "behind"});
+  onnx::writer to(dir / "large.onnx", graph, {}, files);
+  std::vector<float> numbers(std::size_t{1} << 18);  // zeros
+  for (std::int64_t left = (rows - 1) * width; left > 0;) {
+    auto const some = std::min(left, static_cast<std::int64_t>(numbers.size()));
+    to.write(std::span(numbers).first(static_cast<std::size_t>(some)));
+    left -= some;
+  }
+  for (std::size_t i = 0; i < 128; ++i) numbers[i] = static_cast<float>(i) + 0.5F;  // the last row, and what is behind
+  to.write(std::span(numbers).first(128));
+  to.finish();
+  CHECK(to.has_data_file());
+  CHECK(std::filesystem::file_size(dir / "large.onnx.data") == ((std::uint64_t{1} << 32) + 4096 + 256));
+  python_ran("check_onnx_large.py", dir.path());
 }
 
 TEST_CASE("the same numbers are one constant", "[formats][onnx]") {

@@ -72,8 +72,7 @@ def decoder(name, ours, tokens, folder):
     mask = np.concatenate([np.zeros((len(tokens), 2)), np.ones(tokens.shape)], 1)
     positions = np.maximum(np.tile(np.arange(-2, length), (len(tokens), 1)), 0)
     out = session.run(["logits"], feeds(session, padded, None, mask=mask, positions=positions))[0]
-    if "window" not in name:  # which counts positions of the tensor
-        worst = max(worst, far(out[:, 2:], whole[0]))
+    worst = max(worst, far(out[:, 2:], whole[0]))
 
     for other in ("alone", "apart"):
         path = os.path.join(folder, "%s.%s.onnx" % (name, other))
@@ -97,6 +96,19 @@ def encoder(name, ours, tokens, kinds, folder):
     return worst
 
 
+def images(name, ours, folder):
+    session = opened(os.path.join(folder, name + ".onnx"))
+    pixels = np.ascontiguousarray(ours[name + "/x"].transpose(0, 3, 1, 2))
+    (given,) = session.get_inputs()
+    if given.name == "inputs":  # numbers in our order
+        pixels = ours[name + "/x"].reshape(len(pixels), -1)
+    worst = 0.0
+    for count in (len(pixels), 1, 2):
+        out = session.run(["logits"], {given.name: pixels[:count]})[0]
+        worst = max(worst, far(out, ours[name + "/y"][:count]))
+    return worst
+
+
 def main(folder):
     golden = load_file(os.path.join(os.environ["TRIREME_TEST_DATA"], "golden", "pretrained", "golden.safetensors"))
     ours = load_file(os.path.join(folder, "ours.safetensors"))
@@ -104,6 +116,8 @@ def main(folder):
     for name in sorted({each.split("/")[0] for each in ours}):
         if name.startswith("bert"):
             worst = encoder(name, ours, golden["bert/tokens"], golden["bert/types"], folder)
+        elif name.startswith("images"):
+            worst = images(name, ours, folder)
         else:
             worst = decoder(name, ours, golden["tokens"], folder)
         print("%s: the largest difference of logits is %.1e" % (name, worst))

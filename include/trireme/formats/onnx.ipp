@@ -245,11 +245,15 @@ TRIREME_BODY void writer::write(std::span<float const> values) {
     }
     auto const left = static_cast<std::size_t>(weights_[current_].extents.size() - written_);
     auto const part = std::min({values.size(), left, most});
-    converted_.clear();
-    for (auto const each : values.first(part))
-      protobuf::append_little_endian(converted_, std::bit_cast<std::uint32_t>(each));
-    (data_ ? *data_ : file_).write(std::as_bytes(std::span(converted_)));
-    if (data_) data_bytes_ += converted_.size(), file_bytes_ += converted_.size();
+    auto bytes = std::as_bytes(values.first(part));
+    if constexpr (std::endian::native != std::endian::little) {
+      converted_.clear();
+      for (auto const each : values.first(part))
+        protobuf::append_little_endian(converted_, std::bit_cast<std::uint32_t>(each));
+      bytes = std::as_bytes(std::span(converted_));
+    }
+    (data_ ? *data_ : file_).write(bytes);
+    if (data_) data_bytes_ += bytes.size(), file_bytes_ += bytes.size();
     written_ += static_cast<std::int64_t>(part);
     values = values.subspan(part);
     if (written_ == weights_[current_].extents.size()) {

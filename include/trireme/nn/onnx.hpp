@@ -1,14 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 #include "trireme/core/compiled.hpp"
 #include "trireme/formats/file_system.hpp"
 #include "trireme/formats/onnx.hpp"
 #include "trireme/nn/bert.hpp"
+#include "trireme/nn/convnet.hpp"
+#include "trireme/nn/deepseek.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
+#include "trireme/nn/vit.hpp"
 
 /// Models as graphs of ONNX (formats/onnx.hpp), for onnxruntime and its like, with the names of inputs and outputs that
 /// Hugging Face's optimum and transformers.js use.
@@ -22,26 +27,48 @@ struct onnx_options {
 /// The graph of a model: opset 18, standard operators only. Its weights have the names and the order of numbers of the
 /// model's parameters.
 ///
-/// A decoder (GPT, LLaMA) takes `input_ids`, `attention_mask` and with a past `position_ids` and the keys and values of
-/// earlier positions, of which there may be none; it gives `logits` of all positions. A position behind the last one of
-/// the model's context is an error of the runtime.
+/// A decoder (GPT, LLaMA, DeepSeek) takes `input_ids`, `attention_mask` and with a past `position_ids` and the keys and
+/// values of earlier positions, of which there may be none; it gives `logits` of all positions. A position behind the
+/// last one of the model's context is an error of the runtime. DeepSeek's keys and values are those of each head, of
+/// different widths; its modules for multi-token prediction are left out.
 /// BERT takes `input_ids`, `attention_mask` and `token_type_ids`, and gives `logits`: of words, or with classes of
 /// classes.
-///
-/// Errors   config_error for a GPT with experts.
+/// Models of images take `pixel_values` (batch, channels, height, width), and give `logits` of classes.
 [[nodiscard]] formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(llama const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(deepseek const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(bert const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(vit const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(convnet const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(synchronised_convnet const& model, onnx_options const& options = {});
+
+/// Gives numbers of a weight, from element `first` on, in its order.
+using onnx_numbers =
+    std::function<void(formats::onnx::weight const& which, std::int64_t first, std::span<float> numbers)>;
+
+/// Writes a graph and its weights, which are asked for in pieces, in their order. train/onnx.hpp does it for a trainer.
+/// @returns the bytes of the files.
+std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& numbers, std::string const& path,
+                         onnx_options const& options = {}, formats::file_system& files = formats::real_files());
 
 /// Writes the model that lies in a directory of Hugging Face's files as ONNX, in F32. The file, or both where weights
 /// lie in PATH.data, appear whole or not at all.
 ///
 /// Bytes    memory is a piece of 256 KiB, the graph, and where rows turn (rotary positions) their table.
-/// Errors   io_error; format_error for files that are not a model's, and for a model that has no graph; config_error
-///          as in_onnx().
+/// Errors   io_error; format_error for files that are not a model's, and for a model that has no graph.
 /// @returns the bytes of the files.
 std::uint64_t write_onnx(std::string const& directory, std::string const& path, onnx_options const& options = {},
                          formats::file_system& files = formats::real_files());
+
+/// The same as a directory that runtimes take as it is: `model.onnx`, beside it config.json and the tokenizer's files,
+/// and for a decoder `generation_config.json` and `genai_config.json`, which onnxruntime-genai begins with. The last is
+/// left out where that has no such models: without a past, and for keys and values of different widths.
+///
+/// Errors   as write_onnx(). Each file appears whole or not at all, the model first.
+/// @returns the bytes of the model's files.
+std::uint64_t write_onnx_directory(std::string const& directory, std::string const& to,
+                                   onnx_options const& options = {},
+                                   formats::file_system& files = formats::real_files());
 
 }  // namespace trireme::nn
 

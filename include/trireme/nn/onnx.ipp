@@ -1,13 +1,21 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/pattern.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/formats/directory.hpp"
+#include "trireme/formats/json.hpp"
+#include "trireme/formats/model_files.hpp"
 #include "trireme/nn/bert_files.hpp"
+#include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/onnx.hpp"
+#include "trireme/nn/onnx_images.hpp"
 #include "trireme/nn/onnx_layers.hpp"
 #include "trireme/nn/pretrained.hpp"
 
@@ -31,25 +39,122 @@ formats::onnx::graph graph_of_words(Model const& model, char const* name, bool p
   return std::move(at.graph);
 }
 
+template <class Model>
+formats::onnx::graph graph_of_images(Model const& model, char const* name) {
+  model.validate();
+  onnx_walk at(false);
+  at.graph.name = name;
+  at.image = model.images;
+  at.planes = true;
+  auto const logits = onnx_nodes_of_units(at, model);
+  at.finish(logits, {"logits", formats::onnx::element::f32, {std::string("batch_size"), model.classes}});
+  return std::move(at.graph);
+}
+
 /// Writes a model whose description is read.
 template <class Model>
 std::uint64_t write_onnx_of(Model const& model, std::string const& directory, std::string const& path,
                             onnx_options const& options, formats::file_system& files) {
-  auto const graph = in_onnx(model, options);
   pretrained_reader const from(model.in_files(), directory, files);
-  formats::onnx::writer to(path, graph, {.most_inline = options.most_inline}, files);
-  std::vector<float> numbers;
-  for (auto const& each : graph.weights) {
-    constexpr std::int64_t most = std::int64_t{1} << 16;
-    parameter_info const whole{each.name, each.extents};
-    for (std::int64_t first = 0; first < each.extents.size(); first += most) {
-      numbers.resize(static_cast<std::size_t>(std::min(most, each.extents.size() - first)));
-      from.read(whole, first, std::span(numbers));
-      to.write(numbers);
+  auto const numbers = [&](formats::onnx::weight const& which, std::int64_t first, std::span<float> to) {
+    from.read({which.name, which.extents}, first, to);
+  };
+  return write_onnx(in_onnx(model, options), numbers, path, options, files);
+}
+
+/// What onnxruntime-genai is to know of a decoder.
+struct genai_sizes {
+  std::int64_t heads = 0, key_heads = 0, head_width = 0;
+  std::int64_t value_width = 0;  ///< the same, or it cannot run the model
+};
+[[nodiscard]] inline genai_sizes genai_sizes_of(gpt const& model) {
+  return {model.heads, model.heads, model.channels / model.heads, model.channels / model.heads};
+}
+[[nodiscard]] inline genai_sizes genai_sizes_of(llama const& model) {
+  return {model.heads, model.keys(), model.width(), model.width()};
+}
+[[nodiscard]] inline genai_sizes genai_sizes_of(deepseek const& model) {
+  return {model.heads, model.heads, model.plain + model.rotary_width, model.values};
+}
+
+/// @param known  the numbers of special tokens that the model's files name.
+template <class Model>
+[[nodiscard]] formats::json::value genai_config(Model const& model, std::string const& type,
+                                                std::vector<formats::json::member> const& known) {
+  namespace json = formats::json;
+  auto const sizes = genai_sizes_of(model);
+  auto const inputs = json::value::make({{"input_ids", "input_ids"},
+                                         {"attention_mask", "attention_mask"},
+                                         {"position_ids", "position_ids"},
+                                         {"past_key_names", "past_key_values.%d.key"},
+                                         {"past_value_names", "past_key_values.%d.value"}});
+  auto const outputs = json::value::make({{"logits", "logits"},
+                                          {"present_key_names", "present.%d.key"},
+                                          {"present_value_names", "present.%d.value"}});
+  auto const session =
+      json::value::make({{"log_id", "onnxruntime-genai"}, {"provider_options", json::value(json::array{})}});
+  auto const decoder = json::value::make({{"session_options", session},
+                                          {"filename", "model.onnx"},
+                                          {"head_size", sizes.head_width},
+                                          {"hidden_size", model.channels},
+                                          {"inputs", inputs},
+                                          {"outputs", outputs},
+                                          {"num_attention_heads", sizes.heads},
+                                          {"num_hidden_layers", model.layers},
+                                          {"num_key_value_heads", sizes.key_heads}});
+  bool const own = type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3";
+  auto of_model = json::value::make({{"type", own ? type : "decoder"},
+                                     {"context_length", model.context},
+                                     {"vocab_size", model.vocabulary},
+                                     {"decoder", decoder}});
+  for (auto const& each : known) of_model.set(each.key, each.content);
+  auto const search = json::value::make({{"do_sample", false},
+                                         {"early_stopping", true},
+                                         {"max_length", model.context},
+                                         {"min_length", 0},
+                                         {"num_beams", 1},
+                                         {"num_return_sequences", 1},
+                                         {"past_present_share_buffer", false},
+                                         {"repetition_penalty", 1.0},
+                                         {"temperature", 1.0},
+                                         {"top_k", 1},
+                                         {"top_p", 1.0}});
+  return json::value::make({{"model", of_model}, {"search", search}});
+}
+
+/// The numbers of special tokens by generation_config.json, or else config.json; for padding those of the end.
+[[nodiscard]] TRIREME_BODY std::vector<formats::json::member> special_tokens(
+    std::vector<formats::model_file> const& files) {
+  std::vector<formats::json::member> out;
+  for (auto const* const key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    for (auto const name : {generation_config_file, formats::config_file}) {
+      auto const* const file = formats::find(files, name);
+      if (file == nullptr) continue;
+      auto const said = formats::json::parse(file->content, name);
+      auto const* const found = said.find(key);
+      if (found == nullptr || found->is_null() || (!found->is_array() && found->as_int64() < 0)) continue;
+      out.push_back({key, *found});
+      break;
     }
   }
-  to.finish();
-  return to.file_bytes();
+  auto const ends = end_tokens(files);
+  bool const padded = !out.empty() && out.back().key == "pad_token_id";
+  if (!padded && !ends.empty()) out.push_back({"pad_token_id", ends.front()});
+  return out;
+}
+
+/// Calls f(description, type) with the description of the model that lies in a directory.
+template <class F>
+std::uint64_t with_onnx_model(std::string const& directory, formats::file_system& files, F&& f) {
+  auto const type = model_type_in(directory, files);
+  if (type.starts_with("gpt")) return f(read_description<gpt>(directory, files), type);
+  if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3")
+    return f(read_description<llama>(directory, files), type);
+  if (type == "deepseek_v3") return f(read_description<deepseek>(directory, files), type);
+  if (type == "bert") return f(read_description<bert>(directory, files), type);
+  throw format_error(text(directory, "/", formats::config_file), 0,
+                     text("a model of type \"", type.substr(0, 80),
+                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3 and bert are"));
 }
 
 }  // namespace detail
@@ -60,22 +165,77 @@ TRIREME_BODY formats::onnx::graph in_onnx(gpt const& model, onnx_options const& 
 TRIREME_BODY formats::onnx::graph in_onnx(llama const& model, onnx_options const& options) {
   return detail::graph_of_words(model, "llama", options.past);
 }
+TRIREME_BODY formats::onnx::graph in_onnx(deepseek const& model, onnx_options const& options) {
+  return detail::graph_of_words(model, "deepseek_v3", options.past);
+}
 TRIREME_BODY formats::onnx::graph in_onnx(bert const& model, onnx_options const&) {
   return detail::graph_of_words(model, "bert", false, model.classes == 0);
+}
+TRIREME_BODY formats::onnx::graph in_onnx(vit const& model, onnx_options const&) {
+  return detail::graph_of_images(model, "vit");
+}
+TRIREME_BODY formats::onnx::graph in_onnx(convnet const& model, onnx_options const&) {
+  return detail::graph_of_images(model, "convnet");
+}
+TRIREME_BODY formats::onnx::graph in_onnx(synchronised_convnet const& model, onnx_options const&) {
+  return detail::graph_of_images(model, "convnet");
+}
+
+TRIREME_BODY std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& numbers,
+                                      std::string const& path, onnx_options const& options,
+                                      formats::file_system& files) {
+  formats::onnx::writer to(path, graph, {.most_inline = options.most_inline}, files);
+  std::vector<float> some;
+  for (auto const& each : graph.weights) {
+    constexpr std::int64_t most = std::int64_t{1} << 16;
+    for (std::int64_t first = 0; first < each.extents.size(); first += most) {
+      some.resize(static_cast<std::size_t>(std::min(most, each.extents.size() - first)));
+      numbers(each, first, std::span(some));
+      to.write(some);
+    }
+  }
+  to.finish();
+  return to.file_bytes();
 }
 
 TRIREME_BODY std::uint64_t write_onnx(std::string const& directory, std::string const& path,
                                       onnx_options const& options, formats::file_system& files) {
-  auto const type = model_type_in(directory, files);
-  if (type.starts_with("gpt"))
-    return detail::write_onnx_of(read_description<gpt>(directory, files), directory, path, options, files);
-  if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3")
-    return detail::write_onnx_of(read_description<llama>(directory, files), directory, path, options, files);
-  if (type == "bert")
-    return detail::write_onnx_of(read_description<bert>(directory, files), directory, path, options, files);
-  throw format_error(text(directory, "/", formats::config_file), 0,
-                     text("a model of type \"", type.substr(0, 80),
-                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3 and bert are"));
+  return detail::with_onnx_model(directory, files, [&](auto const& model, std::string const&) {
+    return detail::write_onnx_of(model, directory, path, options, files);
+  });
+}
+
+TRIREME_BODY std::uint64_t write_onnx_directory(std::string const& directory, std::string const& to,
+                                                onnx_options const& options, formats::file_system& files) {
+  return detail::with_onnx_model(directory, files, [&](auto const& model, std::string const& type) {
+    auto const known = formats::read_model_files(directory, files);
+    formats::make_directories(to, files);
+    auto const bytes = detail::write_onnx_of(model, directory, text(to, "/model.onnx"), options, files);
+    formats::directory const in(to, files);
+    formats::file_set beside;
+    auto const add = [&](std::string_view name, formats::json::value const& content) {
+      beside.add(in, std::string(name), to_string(content, 2) + "\n");
+    };
+    for (auto const& each : known) {
+      if (each.name == formats::config_file || matches_any(formats::tokenizer_file_names, each.name))
+        formats::add_model_file(beside, in, each);
+    }
+    if constexpr (requires { detail::genai_sizes_of(model); }) {
+      auto const tokens = detail::special_tokens(known);
+      if (auto const* const said = formats::find(known, generation_config_file)) {
+        formats::add_model_file(beside, in, *said);
+      } else {
+        auto made = formats::json::value::make({{"_from_model_config", true}});
+        for (auto const& each : tokens) made.set(each.key, each.content);
+        add(generation_config_file, made);
+      }
+      auto const sizes = detail::genai_sizes_of(model);
+      if (options.past && sizes.head_width == sizes.value_width)
+        add("genai_config.json", detail::genai_config(model, type, tokens));
+    }
+    beside.appear();
+    return bytes;
+  });
 }
 
 }  // namespace trireme::nn

@@ -14,23 +14,32 @@
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/experts.hpp"
+#include "trireme/nn/latent_attention.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
+#include "trireme/nn/multi_token.hpp"
 #include "trireme/nn/sum.hpp"
 
-/// The nodes of ONNX that each layer becomes: one overload of onnx_nodes() a layer. Programs that train do not include
-/// this header.
+/// The nodes of ONNX that each layer becomes: one overload of onnx_nodes() a layer. Those of images are in
+/// nn/onnx_images.hpp. Programs that train do not include these headers.
 namespace trireme::nn {
 
-/// The graph of a model while its layers add their nodes, and where the walk is. Rows are (batch, positions, width).
-class onnx_walk {
+/// What rows of a graph are: (batch, positions, width) of words and of squares of images, (batch, width) of others.
+/// Images lie as ONNX has them, (batch, channels, height, width), until a layer reads them as rows.
+struct onnx_rows {
+  std::int64_t width = 0;  ///< numbers a row
+  nn::image image{};       ///< that a row is; none if its size differs from `width`
+  bool planes = false;     ///< whether the value is (batch, channels, height, width)
+};
+
+/// The graph of a model while its layers add their nodes, and where the walk is.
+class onnx_walk : public onnx_rows {
  public:
   /// @param past  whether attention takes the keys and values of earlier positions, and gives all of them back.
   explicit onnx_walk(bool past) : past_(past) {}
 
   formats::onnx::graph graph;
   std::string name;           ///< of the layer: what its parameters' names begin with
-  std::int64_t width = 0;     ///< numbers a row
   bool reads_tokens = false;  ///< the model begins with an embedding
 
   /// The value of a parameter: `name` + "." + `end`. A tied one is in the graph once.
@@ -42,6 +51,8 @@ class onnx_walk {
   std::string integers(std::string const& input, std::string const& length);
   std::string tokens() { return integers("input_ids", "sequence_length"); }
   std::string mask() { return integers("attention_mask", past_ ? "total_sequence_length" : "sequence_length"); }
+  /// The input `pixel_values`, (batch_size, channels, height, width): the walk then has planes.
+  std::string pixels(nn::image const& of);
   /// The positions of the tokens in their samples: an input with a past, else 0, 1, 2, ...; (batch or 1, positions).
   std::string positions();
   /// Cosines and sines of rotary positions: two values (batch or 1, 1, positions, width / 2).
@@ -53,6 +64,10 @@ class onnx_walk {
   /// they become an output. Without a past they are what they were.
   std::string behind_past(std::string const& here, char const* which, std::int64_t heads, std::int64_t head_width);
   void next_attention() { ++attentions_; }
+  /// x as rows: channels innermost, and no longer planes. Layers begin with it unless they take each number by itself.
+  std::string rows_of(std::string const& x);
+  /// x as (batch, channels, height, width).
+  std::string planes_of(std::string const& x);
   void finish(std::string const& result, formats::onnx::value_info output);
   /// How many positions a model has; tables of rotary positions are so long.
   std::int64_t context = 0;
@@ -76,6 +91,13 @@ class onnx_walk {
   std::string unsqueezed(std::string const& x, std::vector<std::int64_t> const& axes) {
     return graph.add("Unsqueeze", {x, graph.constant_of(axes)});
   }
+  /// All values, combined two by two.
+  std::string combined(char const* operation, std::vector<std::string> const& values);
+  /// x (batch, heads, positions, width) turned by cosines and sines; number i and i + width / 2 are a pair.
+  std::string turned(std::string const& x, std::pair<std::string, std::string> const& angles, std::int64_t width);
+  /// Scores of queries and keys (batch, heads, positions, width), and the values that they mix, as rows.
+  std::string attended(std::string query, std::string const& key, std::string const& value, attend const& how,
+                       std::int64_t query_width, std::int64_t value_width);
   /// y = x / sqrt(mean(x^2) + epsilon) * gain, along the last axis.
   std::string normalised(std::string const& x, std::string const& gain, double epsilon);
 
@@ -100,10 +122,23 @@ std::string onnx_nodes(onnx_walk& at, embedding const& what, std::string const& 
 std::string onnx_nodes(onnx_walk& at, unembedding const& what, std::string const& x);
 /// The loss is left out: what it reads is the model's output, with `of_first` that of each sample's first row.
 std::string onnx_nodes(onnx_walk& at, loss::cross_entropy const& what, std::string const& x);
-/// Errors   config_error: experts have no nodes.
+std::string onnx_nodes(onnx_walk& at, loss::squared_error const& what, std::string const& x);
+std::string onnx_nodes(onnx_walk& at, loss::binary_cross_entropy const& what, std::string const& x);
+inline std::string onnx_nodes(onnx_walk&, loss::cross_entropy_ahead const&, std::string const& x) { return x; }
+/// Rows are sorted by their experts, so that each expert multiplies its own rows only.
 std::string onnx_nodes(onnx_walk& at, experts const& what, std::string const& x);
-/// Dropout is of training alone.
+/// Keys and values in their plain form: those of each head, also in the past.
+std::string onnx_nodes(onnx_walk& at, latent_attention const& what, std::string const& x);
+/// What is of training alone.
 inline std::string onnx_nodes(onnx_walk&, dropout const&, std::string const& x) { return x; }
+template <class... L>
+std::string onnx_nodes(onnx_walk&, composite<in_training_kind, L...> const&, std::string const& x) {
+  return x;
+}
+template <class... L>
+std::string onnx_nodes(onnx_walk&, composite<auxiliary_loss_kind, L...> const&, std::string const& x) {
+  return x;
+}
 
 namespace detail {
 
@@ -139,20 +174,29 @@ std::string onnx_nodes(onnx_walk& at, repeat_of<L> const& what, std::string x) {
 
 namespace detail {
 
-/// What each branch makes of x. They may differ in width: all of them are told.
+/// A value, and what its rows are.
+struct onnx_value {
+  std::string name;
+  onnx_rows rows{};
+};
+
+/// What each branch makes of x. They may differ in width: the walk is told the sum.
 template <class... B>
-std::vector<std::string> onnx_branches(onnx_walk& at, pack<B...> const& branches, std::string const& x,
-                                       std::int64_t& widths) {
-  std::vector<std::string> out;
-  auto const width = at.width;
+std::vector<onnx_value> onnx_branches(onnx_walk& at, pack<B...> const& branches, std::string const& x,
+                                      std::int64_t& widths) {
+  std::vector<onnx_value> out;
+  onnx_rows const from = at;
   widths = 0;
   branches.each([&](auto const& each) {
-    at.width = width;
-    out.push_back(onnx_nodes_of(at, each, x));
+    static_cast<onnx_rows&>(at) = from;
+    auto const y = onnx_nodes_of(at, each, x);
+    out.push_back({y, at});
     widths += at.width;
   });
   return out;
 }
+/// Their names, all of them rows unless all are images that lie as planes and may stay so.
+std::vector<std::string> onnx_alike(onnx_walk& at, std::vector<onnx_value> const& values, bool planes);
 
 }  // namespace detail
 
@@ -161,15 +205,17 @@ requires(std::is_same_v<Kind, residual_kind> || std::is_same_v<Kind, product_kin
          std::is_same_v<Kind, concat_kind> || std::is_same_v<Kind, checkpointed_kind>) std::string
     onnx_nodes(onnx_walk& at, composite<Kind, B...> const& what, std::string const& x) {
   std::int64_t widths = 0;
+  onnx_rows const from = at;
   auto results = detail::onnx_branches(at, what.branches, x, widths);
   if constexpr (std::is_same_v<Kind, checkpointed_kind>) {
-    return results.front();
+    return results.front().name;
   } else if constexpr (std::is_same_v<Kind, concat_kind>) {
+    auto const y = at.graph.add("Concat", detail::onnx_alike(at, results, false), {{"axis", std::int64_t{-1}}});
     at.width = widths;
-    return at.graph.add("Concat", results, {{"axis", std::int64_t{-1}}});
+    return y;
   } else {
-    if constexpr (std::is_same_v<Kind, residual_kind>) results.push_back(x);
-    return at.graph.add(std::is_same_v<Kind, product_kind> ? "Mul" : "Add", results);
+    if constexpr (std::is_same_v<Kind, residual_kind>) results.push_back({x, from});
+    return at.combined(std::is_same_v<Kind, product_kind> ? "Mul" : "Add", detail::onnx_alike(at, results, true));
   }
 }
 

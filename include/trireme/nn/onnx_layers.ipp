@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/onnx_layers.hpp"
 #include "trireme/ops/host/heads.hpp"
 
@@ -29,6 +30,15 @@ TRIREME_BODY std::string onnx_walk::integers(std::string const& input, std::stri
   }
   graph.inputs.push_back({input, formats::onnx::element::i64, {std::string("batch_size"), length}});
   return input;
+}
+
+TRIREME_BODY std::string onnx_walk::pixels(nn::image const& of) {
+  image = of;
+  width = of.size();
+  planes = true;
+  graph.inputs.push_back(
+      {"pixel_values", formats::onnx::element::f32, {std::string("batch_size"), of.channels, of.height, of.width}});
+  return "pixel_values";
 }
 
 TRIREME_BODY std::string onnx_walk::length_of(std::string const& input) {
@@ -109,9 +119,71 @@ TRIREME_BODY std::string onnx_walk::normalised(std::string const& x, std::string
   return graph.add("Mul", {graph.add("Div", {x, root}), gain});
 }
 
+TRIREME_BODY std::string onnx_walk::rows_of(std::string const& x) {
+  if (!planes) return x;
+  planes = false;
+  bool const one_pixel = image.height * image.width == 1;
+  return reshaped(one_pixel ? x : transposed(x, {0, 2, 3, 1}), {0, width});
+}
+TRIREME_BODY std::string onnx_walk::planes_of(std::string const& x) {
+  if (planes) return x;
+  if (image.size() != width || width == 0) {
+    throw config_error(text("trireme::nn::onnx_nodes", name.empty() ? "" : " ", name,
+                            ": no layer before it says what images its rows of ", how_many(width, "number"),
+                            agreeing(width, " is", " are"),
+                            "; put nn::image{height, width, channels} of that size before it"));
+  }
+  planes = true;
+  return transposed(reshaped(x, {0, image.height, image.width, image.channels}), {0, 3, 1, 2});
+}
+
+TRIREME_BODY std::string onnx_walk::combined(char const* operation, std::vector<std::string> const& values) {
+  auto out = values.front();
+  for (std::size_t i = 1; i < values.size(); ++i) out = graph.add(operation, {out, values[i]});
+  return out;
+}
+namespace detail {
+
+TRIREME_BODY std::vector<std::string> onnx_alike(onnx_walk& at, std::vector<onnx_value> const& values, bool planes) {
+  for (auto const& each : values) planes = planes && each.rows.planes;
+  std::vector<std::string> out;
+  for (auto const& each : values) {
+    static_cast<onnx_rows&>(at) = each.rows;
+    out.push_back(planes ? each.name : at.rows_of(each.name));
+  }
+  return out;
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::string onnx_walk::turned(std::string const& x, std::pair<std::string, std::string> const& angles,
+                                           std::int64_t turned_width) {
+  auto const& [cosine, sine] = angles;
+  auto const half = split(x, -1, {turned_width / 2, turned_width / 2});
+  auto const first = graph.add("Sub", {graph.add("Mul", {half[0], cosine}), graph.add("Mul", {half[1], sine})});
+  auto const second = graph.add("Add", {graph.add("Mul", {half[1], cosine}), graph.add("Mul", {half[0], sine})});
+  return graph.add("Concat", {first, second}, {{"axis", std::int64_t{-1}}});
+}
+
+TRIREME_BODY std::string onnx_walk::attended(std::string query, std::string const& key, std::string const& value,
+                                             attend const& how, std::int64_t query_width, std::int64_t value_width) {
+  query = times(query, 1 / std::sqrt(static_cast<double>(query_width)));
+  auto scores = graph.add("MatMul", {query, transposed(key, {0, 1, 3, 2})});
+  if (reads_tokens || how.causal || how.window > 0) {
+    auto const lowest = graph.constant_of(std::numeric_limits<float>::lowest());
+    scores = graph.add("Where", {seen(how), scores, lowest});
+  }
+  auto const mixed = graph.add("MatMul", {graph.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}}), value});
+  width = how.heads * value_width;
+  image = {};
+  return reshaped(transposed(mixed, {0, 2, 1, 3}), {0, 0, width});
+}
+
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, linear const& what, std::string const& x) {
-  auto y = at.graph.add("MatMul", {x, at.parameter("weight", {at.width, what.outputs})});
+  auto const rows = at.rows_of(x);
+  auto y = at.graph.add("MatMul", {rows, at.parameter("weight", {at.width, what.outputs})});
   at.width = what.outputs;
+  at.image = {};
   if (what.bias) y = at.graph.add("Add", {y, at.parameter("bias", {at.width})});
   return y;
 }
@@ -141,20 +213,23 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, activation const& what, std::
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, layer_norm const& what, std::string const& x) {
-  return at.graph.add("LayerNormalization", {x, at.parameter("weight", {at.width}), at.parameter("bias", {at.width})},
+  auto const rows = at.rows_of(x);
+  return at.graph.add("LayerNormalization",
+                      {rows, at.parameter("weight", {at.width}), at.parameter("bias", {at.width})},
                       {{"axis", std::int64_t{-1}}, {"epsilon", static_cast<float>(what.epsilon)}});
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, rms_norm const& what, std::string const& x) {
-  return at.normalised(x, at.parameter("weight", {at.width}), what.epsilon);
+  return at.normalised(at.rows_of(x), at.parameter("weight", {at.width}), what.epsilon);
 }
 
-TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::string const& x) {
+TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::string const& in) {
   if (what.tokens.separator >= 0) {
     throw config_error(text("trireme::nn::attend ", at.name,
                             ": a mask between documents has no nodes of ONNX; leave .tokens.separator out"));
   }
   auto& graph = at.graph;
+  auto const x = at.rows_of(in);
   auto const heads = what.heads, keys = what.key_heads > 0 ? what.key_heads : heads, each = heads / keys;
   auto const width = at.width / (heads + 2 * keys);
   std::vector<std::string> parts;
@@ -173,15 +248,9 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::stri
   key = at.transposed(key, {0, 2, 1, 3});
   value = at.transposed(value, {0, 2, 1, 3});
   if (what.rotary > 0) {
-    auto const [cosine, sine] = at.rotations(width, what.rotary, what.scaling);
-    auto const rotated = [&, &cosine = cosine, &sine = sine](std::string const& of) {
-      auto const half = at.split(of, -1, {width / 2, width / 2});
-      auto const first = graph.add("Sub", {graph.add("Mul", {half[0], cosine}), graph.add("Mul", {half[1], sine})});
-      auto const second = graph.add("Add", {graph.add("Mul", {half[1], cosine}), graph.add("Mul", {half[0], sine})});
-      return graph.add("Concat", {first, second}, {{"axis", std::int64_t{-1}}});
-    };
-    query = rotated(query);
-    key = rotated(key);
+    auto const angles = at.rotations(width, what.rotary, what.scaling);
+    query = at.turned(query, angles, width);
+    key = at.turned(key, angles, width);
   }
   if (what.causal) {
     key = at.behind_past(key, "key", keys, width);
@@ -197,15 +266,7 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::stri
     key = repeated(key);
     value = repeated(value);
   }
-  auto scores = graph.add(
-      "MatMul", {at.times(query, 1 / std::sqrt(static_cast<double>(width))), at.transposed(key, {0, 1, 3, 2})});
-  if (at.reads_tokens || what.causal || what.window > 0) {
-    auto const lowest = graph.constant_of(std::numeric_limits<float>::lowest());
-    scores = graph.add("Where", {at.seen(what), scores, lowest});
-  }
-  auto const mixed = graph.add("MatMul", {graph.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}}), value});
-  at.width = heads * width;
-  return at.reshaped(at.transposed(mixed, {0, 2, 1, 3}), {0, 0, at.width});
+  return at.attended(query, key, value, what, width, width);
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, embedding const& what, std::string const&) {
@@ -234,13 +295,169 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, unembedding const& what, std:
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, loss::cross_entropy const& what, std::string const& x) {
-  if (!what.of_first) return x;
-  return at.graph.add("Gather", {x, at.graph.constant_of(std::int64_t{0})}, {{"axis", std::int64_t{1}}});
+  auto const rows = at.rows_of(x);
+  if (!what.of_first) return rows;
+  return at.graph.add("Gather", {rows, at.graph.constant_of(std::int64_t{0})}, {{"axis", std::int64_t{1}}});
+}
+TRIREME_BODY std::string onnx_nodes(onnx_walk& at, loss::squared_error const&, std::string const& x) {
+  return at.rows_of(x);
+}
+TRIREME_BODY std::string onnx_nodes(onnx_walk& at, loss::binary_cross_entropy const&, std::string const& x) {
+  return at.rows_of(x);
 }
 
-TRIREME_BODY std::string onnx_nodes(onnx_walk& at, experts const&, std::string const&) {
-  throw config_error(
-      text("trireme::nn::experts ", at.name, ": experts have no nodes of ONNX; export a model without experts"));
+namespace detail {
+
+/// The experts of each row, (rows, chosen), and their weights.
+[[nodiscard]] TRIREME_BODY std::pair<std::string, std::string> onnx_routes(onnx_walk& at, experts const& what,
+                                                                           std::string const& logits) {
+  auto& graph = at.graph;
+  using list = std::vector<std::int64_t>;
+  auto const last = graph.constant_of(list{-1});
+  auto const best = [&](std::string const& of, std::int64_t count) {
+    return graph.add_many("TopK", {of, graph.constant_of(list{count})}, 2, {{"axis", std::int64_t{-1}}});
+  };
+  auto const total = [&](std::string const& of, bool keeps) {
+    return graph.add("ReduceSum", {of, last}, {{"keepdims", std::int64_t{keeps ? 1 : 0}}});
+  };
+  if (!what.scored) {
+    auto const found = best(graph.add("Softmax", {logits}, {{"axis", std::int64_t{-1}}}), what.chosen);
+    return {found[1], what.chosen == 1 ? found[0] : graph.add("Div", {found[0], total(found[0], true)})};
+  }
+  auto const& how = what.choice;
+  auto const scores = graph.add("Sigmoid", {logits});
+  auto biased = graph.add("Add", {scores, at.parameter("router.bias", {what.count})});
+  if (how.chosen_groups < how.groups) {  // experts of other groups cannot be chosen
+    auto const each = what.count / how.groups;
+    auto const grouped = at.reshaped(biased, {-1, how.groups, each});
+    auto const sums = total(best(grouped, std::min<std::int64_t>(2, each))[0], false);
+    auto const groups = at.unsqueezed(best(sums, how.chosen_groups)[1], {2});
+    list numbers;
+    for (std::int64_t i = 0; i < how.groups; ++i) numbers.push_back(i);
+    auto const is_one = graph.add("Equal", {groups, graph.constant_of(numbers)});  // (rows, chosen groups, groups)
+    auto const number = graph.add("Cast", {is_one}, {{"to", static_cast<std::int64_t>(formats::onnx::element::f32)}});
+    auto const any = graph.add("ReduceMax", {number, graph.constant_of(list{1})}, {{"keepdims", std::int64_t{0}}});
+    auto const may = at.unsqueezed(graph.add("Greater", {any, graph.constant_of(0.0F)}), {2});
+    auto const never = graph.constant_of(-std::numeric_limits<float>::infinity());
+    biased = at.reshaped(graph.add("Where", {may, grouped, never}), {-1, what.count});
+  }
+  auto const chosen = best(biased, what.chosen)[1];
+  auto const weights = graph.add("GatherElements", {scores, chosen}, {{"axis", std::int64_t{1}}});
+  return {chosen, at.times(graph.add("Div", {weights, total(weights, true)}), how.scale)};
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::string onnx_nodes(onnx_walk& at, experts const& what, std::string const& x) {
+  auto& graph = at.graph;
+  using list = std::vector<std::int64_t>;
+  auto const rows = at.rows_of(x);
+  auto const width = at.width, count = what.count, hidden = what.hidden;
+  auto const flat = at.reshaped(rows, {-1, width});
+  auto const logits = graph.add("MatMul", {flat, at.parameter("router.weight", {width, count})});
+  auto const [chosen, weights] = detail::onnx_routes(at, what, logits);
+
+  // The choices, (rows * chosen), sorted by expert: `order` says which choice comes when.
+  auto const choices = at.reshaped(chosen, {-1});
+  auto const size = graph.add("Shape", {choices});
+  auto const order =
+      graph.add_many("TopK", {choices, size}, 2, {{"axis", std::int64_t{0}}, {"largest", std::int64_t{0}}})[1];
+  list numbers;
+  for (std::int64_t i = 0; i < count; ++i) numbers.push_back(i);
+  auto const is_one = graph.add("Equal", {at.unsqueezed(choices, {1}), graph.constant_of(numbers)});
+  auto const one = graph.add("Cast", {is_one}, {{"to", static_cast<std::int64_t>(formats::onnx::element::i64)}});
+  auto const counts = graph.add("ReduceSum", {one, graph.constant_of(list{0})}, {{"keepdims", std::int64_t{0}}});
+  auto const row = graph.add("Div", {order, graph.constant_of(what.chosen)});
+  auto const parts = [&](std::string const& of, std::string const& sizes) {
+    return graph.add_many("Split", {of, sizes}, static_cast<std::size_t>(count), {{"axis", std::int64_t{0}}});
+  };
+  auto const own_rows = parts(graph.add("Gather", {flat, row}), counts);
+  auto const ones = graph.constant_of(list(static_cast<std::size_t>(count), 1));
+  auto const of_each = [&](char const* which, shape const& extents) {
+    std::vector<std::string> out;
+    auto const flatter = extents.rank() == 2 ? list{extents[1]} : list{extents[1], extents[2]};
+    for (auto const& each : parts(at.parameter(text("experts.", which), extents), ones))
+      out.push_back(at.reshaped(each, flatter));
+    return out;
+  };
+  std::vector<std::string> gate, up, up_bias, down, down_bias;
+  if (what.gated) {
+    gate = of_each("gate_proj.weight", {count, width, hidden});
+    up = of_each("up_proj.weight", {count, width, hidden});
+    down = of_each("down_proj.weight", {count, hidden, width});
+  } else {
+    up = of_each("c_fc.weight", {count, width, hidden});
+    up_bias = of_each("c_fc.bias", {count, hidden});
+    down = of_each("c_proj.weight", {count, hidden, width});
+    down_bias = of_each("c_proj.bias", {count, width});
+  }
+  std::vector<std::string> results;
+  for (std::size_t e = 0; e < own_rows.size(); ++e) {
+    auto inner = graph.add("MatMul", {own_rows[e], up[e]});
+    if (what.gated) {
+      auto const open = graph.add("MatMul", {own_rows[e], gate[e]});
+      inner = graph.add("Mul", {onnx_nodes(at, activation{ops::activation::silu}, open), inner});
+    } else {
+      inner = onnx_nodes(at, activation{ops::activation::gelu}, graph.add("Add", {inner, up_bias[e]}));
+    }
+    auto const y = graph.add("MatMul", {inner, down[e]});
+    results.push_back(what.gated ? y : graph.add("Add", {y, down_bias[e]}));
+  }
+  auto const sorted = graph.add("Concat", results, {{"axis", std::int64_t{0}}});  // (rows * chosen, width)
+
+  // Back in the order of rows: the inverse of a permutation is its order.
+  auto const back =
+      graph.add_many("TopK", {order, size}, 2, {{"axis", std::int64_t{0}}, {"largest", std::int64_t{0}}})[1];
+  auto const of_rows = at.reshaped(graph.add("Gather", {sorted, back}), {-1, what.chosen, width});
+  auto const weighted = graph.add("Mul", {of_rows, at.unsqueezed(weights, {2})});
+  auto const y = graph.add("ReduceSum", {weighted, graph.constant_of(list{1})}, {{"keepdims", std::int64_t{0}}});
+  at.image = {};
+  return graph.add("Reshape", {y, graph.add("Shape", {rows})});
+}
+
+TRIREME_BODY std::string onnx_nodes(onnx_walk& at, latent_attention const& what, std::string const& x) {
+  auto& graph = at.graph;
+  auto const rows = at.rows_of(x);
+  auto const from = at.width, query_width = what.plain + what.rotary_width;
+  auto const product = [&](std::string const& of, std::int64_t width, char const* end, std::int64_t outputs) {
+    return graph.add("MatMul", {of, at.parameter(end, {width, outputs})});
+  };
+  auto const norm = [&](std::string const& of, char const* end, std::int64_t width) {
+    return at.normalised(of, at.parameter(end, {width}), what.epsilon);
+  };
+  auto const by_heads = [&](std::string const& of, std::int64_t width) {
+    return at.transposed(at.reshaped(of, {0, 0, what.heads, width}), {0, 2, 1, 3});
+  };
+  // Numbers 2 i and 2 i + 1 are a pair: the first ones of all pairs come before the second ones. The order does not
+  // change products of queries and keys.
+  auto const angles = at.rotations(what.rotary_width, what.rotary, what.scaling);
+  auto const turned = [&](std::string const& of) {
+    auto const pairs = at.reshaped(of, {0, 0, -1, what.rotary_width / 2, 2});
+    auto const halves = at.reshaped(at.transposed(pairs, {0, 1, 2, 4, 3}), {0, 0, -1, what.rotary_width});
+    return at.turned(halves, angles, what.rotary_width);
+  };
+  auto const queries = what.heads * query_width;
+  auto const query = what.query_rank == 0 ? product(rows, from, "q_proj.weight", queries)
+                                          : product(norm(product(rows, from, "q_a_proj.weight", what.query_rank),
+                                                         "q_a_layernorm.weight", what.query_rank),
+                                                    what.query_rank, "q_b_proj.weight", queries);
+  auto const query_parts = at.split(by_heads(query, query_width), -1, {what.plain, what.rotary_width});
+  auto const down = at.split(product(rows, from, "kv_a_proj_with_mqa.weight", what.rank + what.rotary_width), -1,
+                             {what.rank, what.rotary_width});
+  auto const latent = norm(down[0], "kv_a_layernorm.weight", what.rank);
+  auto const pairs = by_heads(product(latent, what.rank, "kv_b_proj.weight", what.heads * (what.plain + what.values)),
+                              what.plain + what.values);
+  auto const pair_parts = at.split(pairs, -1, {what.plain, what.values});
+  auto const shared = graph.add("Expand", {turned(at.unsqueezed(down[1], {1})),
+                                           graph.constant_of(std::vector<std::int64_t>{1, what.heads, 1, 1})});
+  auto const joined = [&](std::string const& one, std::string const& other) {
+    return graph.add("Concat", {one, other}, {{"axis", std::int64_t{-1}}});
+  };
+  auto const key = at.behind_past(joined(pair_parts[0], shared), "key", what.heads, query_width);
+  auto const value = at.behind_past(pair_parts[1], "value", what.heads, what.values);
+  at.next_attention();
+  return at.attended(joined(query_parts[0], turned(query_parts[1])), key, value, attend{.heads = what.heads},
+                     query_width, what.values);
 }
 
 }  // namespace trireme::nn
