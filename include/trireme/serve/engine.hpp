@@ -156,7 +156,11 @@ class engine {
   static engine_options checked(decoder const& model, engine_options options) {
     if (options.context == 0) options.context = model.context();
     if (options.known == 0) options.known = model.vocabulary();
-    if (options.positions == 0) options.positions = 8 * pages_for(options.context) * page;
+    if (options.positions == 0) {
+      constexpr std::int64_t contexts = 8, many = 16384;
+      auto const one = pages_for(options.context) * page;
+      options.positions = std::max(one, std::min(contexts * one, many));
+    }
     options.positions = options.positions / page * page;
     bool const fits = options.context > 0 && options.context <= model.context() && options.known > 0 &&
                       options.known <= model.vocabulary() && options.positions >= page && options.most_running > 0 &&
@@ -360,7 +364,7 @@ class engine {
   }
   [[nodiscard]] static page_list::tokens tokens_of(sequence const& one, std::int64_t which) {
     page_list::tokens out{};
-    std::copy_n(one.tokens.begin() + static_cast<std::ptrdiff_t>(which * page), page, out.begin());
+    std::copy_n(one.tokens.begin() + which * page, page, out.begin());
     return out;
   }
   // Pages that others, or it itself before it lost them, have computed.

@@ -22,7 +22,7 @@ using request_id = std::uint64_t;
 ///          temperature, top_k, top_p, min_p. The random numbers are functions of `seed` and the number of the token
 ///          alone, so that they do not depend on what else is served at the time.
 struct request {
-  std::vector<std::int32_t> prompt;  ///< token ids; one at least
+  std::vector<std::int32_t> prompt{};  ///< token ids; one at least
   std::int64_t max_tokens = 16;      ///< 0: only the prompt is computed, which makes sense with `echo`
   double temperature = 1;            ///< logits are divided by it; 0: always the most probable token
   std::int64_t top_k = 0;            ///< sample only from so many of the most probable tokens; 0: all
@@ -73,7 +73,8 @@ using callback = std::function<void(event const&)>;
 
 /// What an engine may use.
 struct engine_options {
-  std::int64_t positions = 0;         ///< places for keys and values of all sequences; 0: eight whole contexts
+  std::int64_t positions = 0;         ///< places for keys and values of all sequences; 0: eight contexts, but not more
+                                      ///< than 16384, or one context
   std::int64_t most_running = 64;     ///< sequences that are computed at the same time
   std::int64_t most_waiting = 1024;   ///< requests that wait for a place; more are refused with overloaded_error
   std::int64_t tokens_in_pass = 256;  ///< rows of one pass: first a row of each running answer, then parts of prompts
