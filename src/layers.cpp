@@ -5,6 +5,7 @@
 #include "trireme/ops/host/embedding.ipp"
 #include "trireme/ops/host/heads.ipp"
 #include "trireme/ops/host/normalisation.ipp"
+#include "trireme/ops/host/paged_attention.ipp"
 
 namespace trireme::ops::detail {
 
@@ -56,7 +57,8 @@ TRIREME_TYPE(float16)
                                   attention_block const&, accumulate_t<T>*);                                     \
   template void attend_block_backward_head(accumulate_t<T>*, accumulate_t<T>*, T const*, T const*,               \
                                            accumulate_t<T> const*, T const*, T const*, attention_head const&,    \
-                                           attention_block const&, accumulate_t<T>*);
+                                           attention_block const&, accumulate_t<T>*);                            \
+  template void attend_paged_rows(T*, T*, T const*, paged_rows const&, paged_heads const&, accumulate_t<T>*);
 
 TRIREME_ATTENTION(float)
 #ifndef TRIREME_ONLY_FP32

@@ -66,6 +66,8 @@ static_assert(ops::detail::attends_cached<ops::cached_attention_on<host>, cached
 using env = environment<precision::fp32, drawer>;
 static_assert(!ops::exchange_kernels<drawer, env> && !ops::dense_kernels<drawer, env>);
 static_assert(!ops::cache_kernels<phantom, environment<precision::fp32, phantom>>);
+static_assert(ops::detail::attends_paged<ops::paged_attention_on<host>, cached_views, host>);
+static_assert(!ops::paged_kernels<phantom, environment<precision::fp32, phantom>>);
 
 }  // namespace
 

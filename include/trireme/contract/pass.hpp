@@ -7,6 +7,7 @@
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/numerics.hpp"
+#include "trireme/contract/paged_rows.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/precision_state.hpp"
 #include "trireme/contract/rank_groups.hpp"
@@ -63,6 +64,9 @@ struct pass {
   std::int64_t known = -1;
   loss_rows rows{};              ///< of the step's loss
   std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
+  /// For prediction of rows of many sequences: where each row stands. The batch is one sample that has them as
+  /// positions, (1, N), and `known` is 0. Layers that see other positions look here.
+  paged_rows const* paged = nullptr;
 
   /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
   /// samples, times this, to the loss (`loss += loss_sum{sum}`); its gradient has weight weight_of_sample(). The term

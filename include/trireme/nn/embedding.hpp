@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -86,9 +87,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
   }
   held<Env> forward(pass<Env>& pass, held<Env>, arena_of<Env>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");  // (B,T)
-    if (tokens.rank() != 2 ||
-        (what_.positions > 0 &&
-         pass.first_position() + context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
+    if (tokens.rank() != 2 || (what_.positions > 0 && end_of(pass, tokens.extent(1)) > what_.positions)) {
       throw config_error(
           text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
                what_.positions > 0
@@ -134,10 +133,22 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
     segments_.info = {text(at.name, ".", what_.segment_table), {what_.segments, what_.outputs}, what_.start, true};
     at.width = what_.outputs;
   }
+  // The position behind the last one of whole samples.
+  static std::int64_t end_of(pass<Env> const& pass, std::int64_t context) {
+    if (pass.paged == nullptr) return pass.first_position() + context_group<Env>::of(pass).part().whole(context);
+    std::int64_t end = 0;
+    for (auto const& each : pass.paged->rows) end = std::max(end, each.position + 1);
+    return end;
+  }
   // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
   template <class Tokens, class F>
   static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
     auto const context = tokens.extent(1);
+    if (pass.paged != nullptr) {
+      return pass.paged->for_each_run([&](std::int64_t row, std::int64_t count, std::int64_t position) {
+        f(tokens.flat(row, count).reshaped({1, count}), row, interval{position, count});
+      });
+    }
     auto const& part = context_group<Env>::of(pass).part();
     if (part.own.size == 1) return f(tokens, 0, interval{pass.first_position(), context});
     for (std::int64_t b = 0; b < tokens.extent(0); ++b) {

@@ -455,7 +455,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
           "trireme::nn::attend: a mask by tokens (padding, separator) needs whole samples; predict() them");
     }
     attend_all(
-        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_);
+        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_, keys_.count);
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {

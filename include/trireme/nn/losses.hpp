@@ -215,6 +215,7 @@ class loss_node : public node<Env> {
   }
   /// A copy of the row of each sample that is its output, among the activations.
   [[nodiscard]] view output_rows(pass<Env>& pass, view all) const {
+    if (pass.paged != nullptr) return wanted_rows(pass, all);
     auto const count = pass.batch.count();
     auto const each = count == 0 ? 1 : all.extent(0) / count;
     auto const last = pass.take({count, all.extent(1)});
@@ -243,6 +244,19 @@ class loss_node : public node<Env> {
   }
 
  private:
+  // Of a pass over rows of many sequences: those that it asks for.
+  [[nodiscard]] static view wanted_rows(pass<Env>& pass, view all) {
+    auto const& wanted = pass.paged->outputs;
+    auto const out = pass.take({static_cast<std::int64_t>(wanted.size()), all.extent(1)});
+    for (std::size_t i = 0; i < wanted.size();) {  // rows that lie one after the other are copied together
+      auto end = i + 1;
+      while (end < wanted.size() && wanted[end] == wanted[end - 1] + 1) ++end;
+      auto const count = static_cast<std::int64_t>(end - i);
+      ops::on<space>::copy(out.rows(static_cast<std::int64_t>(i), count), all.rows(wanted[i], count));
+      i = end;
+    }
+    return out;
+  }
   // Of a whole sample, on all ranks that share its positions.
   [[nodiscard]] static std::int64_t rows_of_sample(pass<Env> const& pass, std::int64_t rows) {
     return context_group<Env>::of(pass).part().whole(rows / std::max<std::int64_t>(1, pass.batch.count()));

@@ -36,6 +36,7 @@ class any_trainer {
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
   [[nodiscard]] virtual tensor<float> predict_more(samples const& batch) = 0;
   virtual void forget() noexcept = 0;
+  [[nodiscard]] virtual tensor<float> predict_rows(samples const& batch, paged_rows const& rows) = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
@@ -94,6 +95,15 @@ class typed_trainer : public any_trainer {
   }
   void forget() noexcept override {
     if constexpr (Trainer::staged) trainer_.forget();
+  }
+  tensor<float> predict_rows([[maybe_unused]] samples const& batch, [[maybe_unused]] paged_rows const& rows) override {
+    if constexpr (Trainer::staged) {
+      return trainer_.predict_rows(batch, rows);
+    } else {
+      throw config_error(
+          "trireme::any_trainer: predict_rows() needs a model made of units, which keeps the earlier positions; "
+          "call predict()");
+    }
   }
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
   void request_stop() noexcept override { trainer_.request_stop(); }

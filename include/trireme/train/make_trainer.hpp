@@ -27,6 +27,7 @@ struct refused {
   }
   tensor<float> predict(auto&&) { return {}; }
   tensor<float> predict_more(auto&&) { return {}; }
+  tensor<float> predict_rows(auto&&...) { return {}; }
   tensor<float> input_gradient(auto&&...) { return {}; }
   void forget() noexcept {}
   void initialise(std::uint64_t) {}

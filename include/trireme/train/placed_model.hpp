@@ -259,6 +259,11 @@ class placed_model {
   [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
     return everywhere<float>(engine_.predict_more(batch, exchange_));
   }
+  /// The same for rows of many sequences; see staged_engine::predict_rows().
+  [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
+    auto const out = engine_.predict_rows(batch, rows, exchange_);
+    return rows.outputs.empty() ? tensor<float>() : everywhere<float>(out);
+  }
 
   /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that calls it.
   [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {

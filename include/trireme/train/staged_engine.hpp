@@ -191,6 +191,24 @@ class staged_engine {
     known_ = before + tokens.extents[1];
     return out;
   }
+  /// The outputs of some positions of many sequences, whose tokens are (1, rows.count()): those of rows.outputs, in
+  /// their order; empty if none are wanted. Layers keep what later positions need in pages: see paged_rows. They are
+  /// apart from what predict_more() keeps. Valid until the next call.
+  ///
+  /// Numerics a row's outputs have the same bits regardless of which rows and sequences are computed with it, in host
+  ///          memory.
+  /// Errors   config_error for tokens of another form, and layers that need whole samples or whose memory space has no
+  ///          attention over pages.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view predict_rows(samples const& batch, paged_rows const& rows, Hooks&& hooks = {}) {
+    auto const& tokens = batch.inputs;
+    if (tokens.type != dtype::i32 || tokens.extents != shape{1, rows.count()} || rows.count() == 0) {
+      throw config_error(text("trireme::predict_rows: inputs are ", name_of(tokens.type), " ",
+                              to_string(tokens.extents), ", but they are the tokens of ",
+                              how_many(rows.count(), "row"), ", (1, rows), one row at least"));
+    }
+    return look({&batch, 1}, purpose::predict, hooks, 0, &rows);
+  }
   /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
   /// on the others. As in evaluate(), there is no dropout; gradients of parameters do not change. Valid until the next
   /// call. If ranks split positions, each of them computes all positions.
@@ -257,6 +275,7 @@ class staged_engine {
     losses_in<space> loss{};
     std::int64_t known = -1;
     loss_rows rows{};
+    paged_rows const* paged = nullptr;
   };
 
   // Invalidates what is derived from values, such as packed copies.
@@ -282,10 +301,11 @@ class staged_engine {
   }
 
   template <class Hooks>
-  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1,
+            paged_rows const* paged = nullptr) {
     look_at_version(hooks);
     auto const& list = programs_.for_looking();
-    start(list, batch, {{}, 0, why, {}, known});
+    start(list, batch, {{}, 0, why, {}, known, {}, paged});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -408,7 +428,8 @@ class staged_engine {
             .rows_of_sample = rows_of_sample_,
             .precision = precision_,
             .known = now_.known,
-            .rows = now_.rows};
+            .rows = now_.rows,
+            .paged = now_.paged};
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {

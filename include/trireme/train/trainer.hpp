@@ -221,6 +221,11 @@ class basic_trainer {
     return run_.model.predict_more(batch);
   }
   void forget() noexcept requires staged { engine().forget(); }
+  /// The outputs of positions of many sequences, in one pass: what serve::engine computes with.
+  /// @see     staged_engine::predict_rows, paged_rows
+  [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
+    return run_.model.predict_rows(batch, rows);
+  }
 
   /// The gradient of the loss by the inputs of some samples, in the inputs' shape: for attribution, or to train what
   /// produced these inputs. The loss is that of evaluate(): the mean over the rows of these samples, without dropout,

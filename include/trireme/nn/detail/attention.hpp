@@ -15,6 +15,12 @@ template <class Env>
 auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotary_scaling const& scaling) {
   auto const context = positions_of(pass);
   auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
+  if (pass.paged != nullptr) {
+    pass.paged->for_each_run([&](std::int64_t row, std::int64_t count, std::int64_t position) {
+      ops::on<typename Env::space>::rotations(table.rows(row, count), position, base, scaling);
+    });
+    return table;
+  }
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
     auto const at =
@@ -27,10 +33,12 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 
 /// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
 /// @param seen   makes what tokens let each position see, in scratch memory; called only where samples are whole.
-/// @param cache  of this layer, for passes that continue earlier ones (pass::known).
+/// @param cache  of this layer, for passes that continue earlier ones (pass::known, pass::paged).
+/// @param key_heads  of different keys: 0: each query has its own.
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
-                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache) {
+                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache,
+                std::int64_t key_heads = 0) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
   }
@@ -40,6 +48,7 @@ void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, att
     ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
     pass.scratch.rewind(mark);
   };
+  if (pass.paged != nullptr) return cache.attend_paged(pass, y, kept.qkv, shape, key_heads);
   if (!pass.goes_on()) return attend_whole();
   cache.attend(pass, y, kept.qkv, shape, attend_whole);
 }

@@ -9,17 +9,20 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/node.hpp"
 #include "trireme/ops/cached_attention.hpp"
+#include "trireme/ops/paged_attention.hpp"
 #include "trireme/ops/sets/cache.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn::detail {
 
 /// Keys and values of the positions that samples have had so far, for passes that go on with them (pass::known). With a
-/// window only the last ones that are still seen are kept, each in the place of one that is not.
+/// window only the last ones that are still seen are kept, each in the place of one that is not. Or the pages of many
+/// sequences (pass::paged), each position of which is kept.
 ///
 /// Bytes    2 C numbers for each position of a sample, in twice as much memory at most; with a window for each of its
-///          positions. Keys that serve several queries are kept once for each query.
-/// Errors   config_error for attention that is not causal, and for memory spaces without attend_cached().
+///          positions. Keys that serve several queries are kept once for each query; in pages once.
+/// Errors   config_error for attention that is not causal, and for memory spaces without attend_cached() or
+///          attend_paged().
 template <class Env>
 class attention_cache {
   using space = typename Env::space;
@@ -32,11 +35,7 @@ class attention_cache {
   /// @param attend_whole  attention among the rows themselves: all that there is to see at a sample's beginning.
   template <class Whole>
   void attend(pass<Env>& pass, view y, view qkv, attention_shape const& shape, Whole const& attend_whole) {
-    if (!shape.mask.causal) {
-      throw config_error(
-          "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
-          "whole samples");
-    }
+    expect_causal(shape);
     make_room(pass.known, shape);
     if (pass.known == 0) {
       attend_whole();
@@ -55,7 +54,30 @@ class attention_cache {
     }
   }
 
+  /// Keeps the keys and values of rows of many sequences in their pages, and attends to them.
+  /// @param key_heads  0: as many as heads.
+  void attend_paged(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t key_heads) {
+    expect_causal(shape);
+    if constexpr (ops::paged_kernels<space, Env>) {
+      ops::paged_heads const how{shape.heads, key_heads > 0 ? key_heads : shape.heads, shape.head_channels(),
+                                 shape.mask.window};
+      trireme::shape const all{pass.paged->pages_in_all, how.page_size()};
+      if (pages_.extents() != all) pages_ = tensor<value, space>(all);
+      ops::paged_attention_on<space>::attend_paged(y, pages_.view(), qkv, *pass.paged, how, pass.scratch);
+    } else {
+      throw config_error(
+          "trireme::nn::attend: the kernels of this memory space have no attend_paged(); predict() whole samples, or "
+          "serve in host memory");
+    }
+  }
+
  private:
+  static void expect_causal(attention_shape const& shape) {
+    if (shape.mask.causal) return;
+    throw config_error(
+        "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
+        "whole samples");
+  }
   void make_room(std::int64_t known, attention_shape const& shape) {
     constexpr std::int64_t few = 64;
     auto const window = shape.mask.window, all = known + shape.context;
@@ -91,6 +113,7 @@ class attention_cache {
 
   tensor<value, space> kept_;  // (samples * places, 2 C): keys and values
   std::int64_t places_ = 0;    // for positions of a sample
+  tensor<value, space> pages_;  // (pages, numbers of a page)
 };
 
 }  // namespace trireme::nn::detail

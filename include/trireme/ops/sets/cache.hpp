@@ -4,6 +4,7 @@
 
 #include "trireme/core/arena.hpp"
 #include "trireme/ops/cached_attention.hpp"
+#include "trireme/ops/paged_attention.hpp"
 #include "trireme/ops/sets/dense.hpp"
 
 namespace trireme::ops {
@@ -13,6 +14,11 @@ namespace trireme::ops {
 // model trains and predicts whole samples, and generating is a config_error.
 //
 //   attend_cached(y, qkv, kept, shape, row, count, scratch)
+//
+// For serving (serve::engine) paged_attention_on<Space> has attention of rows of many sequences over pages of keys and
+// values. Documented in ops/paged_attention.hpp; without it an engine throws a config_error.
+//
+//   attend_paged(y, kept, qkv, rows, heads, scratch)
 
 namespace detail {
 
@@ -22,7 +28,17 @@ concept attends_cached = requires(typename V::y y, typename V::x x, attention_sh
   K::attend_cached(y, x, x, shape, std::int64_t{}, std::int64_t{}, scratch);
 };
 
+template <class K, class V, class Space>
+concept attends_paged = requires(typename V::y y, typename V::x x, paged_rows const& rows, paged_heads const& how,
+                                 arena<Space>& scratch) {
+  K::attend_paged(y, y, x, rows, how, scratch);
+};
+
 }  // namespace detail
+
+/// Whether a memory space has attention over pages.
+template <class Space, class Env>
+concept paged_kernels = detail::attends_paged<paged_attention_on<Space>, detail::set_views<Space, Env>, Space>;
 
 /// Whether a memory space has the kernels of the key-value cache.
 template <class Space, class Env>
