@@ -28,6 +28,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/read_problem.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/patterns.hpp"
@@ -35,6 +36,7 @@
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/detail/background_save.hpp"
 #include "trireme/train/detail/copies.hpp"
+#include "trireme/train/detail/left_out_samples.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/detail/run_directory.hpp"
 #include "trireme/train/detail/slips.hpp"
@@ -56,6 +58,8 @@ struct fit_options {
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one per rank
   std::int64_t stop_after = -1;    ///< return after this many steps of the schedule; -1 = at its end
   std::int64_t check_every = 100;  ///< steps between comparisons of copies that several ranks keep; 0 = never
+  std::int64_t workers = 0;        ///< threads that read samples on a rank; 0 = one, or cores / ranks if reading is slow
+  std::int64_t bad_samples = 0;    ///< samples that may be left out because they cannot be read, over all ranks
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -73,6 +77,8 @@ struct fit_options {
 ///          communicator; numeric_error after ten steps in a row without a finite loss and gradients. An exception of a
 ///          dataset on one rank ends fit() or evaluate() on all of them: that rank throws it, the others throw an error
 ///          with its sentence and rank; the communicator remains usable. A step that throws has not changed the state.
+///          With fit_options::bad_samples up to so many different samples that cannot be read, on all ranks, are
+///          replaced by others as by data::loader, and one more is an error on all of them.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
@@ -115,16 +121,25 @@ class basic_trainer {
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
     auto const own = run_.model.sample_coordinate();
-    data::loader loader(data, loader_options(options), own.rank, own.size);
+    data::loader loader(data, loader_options(options, slow_to_read(data)), own.rank, own.size);
+    loader.on_problem([this](data::read_problem const& problem) {
+      for (auto const& call : read_calls_) call(problem);
+    });
     loader.seek(run_.clock.position);
     auto const none = std::numeric_limits<double>::quiet_NaN();
     fit_report report{.first_step = steps(), .first_loss = none, .last_loss = none, .last_norm = none};
     auto const start = detail::step_clock::now();
     stopped_ = false;
+    detail::left_out_samples left_out(options.bad_samples);
     while (steps() < last && !stopped_) {
       std::exception_ptr failure;  // of this rank's data: the step reports it to the other ranks
+      auto const before = loader.waited();
       auto const& batch = next_of(loader, failure);
-      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples, failure});
+      auto const waited = loader.waited() - before;
+      left_out.add(world_, loader.left_out(), failure != nullptr);
+      auto done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples, failure});
+      done.waited = waited;
+      done.left_out = left_out.count();
       run_.clock.position = loader.position();
       report.add(done);
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
@@ -135,6 +150,7 @@ class basic_trainer {
     finish_save();
     report.stopped = stopped_;
     report.seconds = detail::seconds_since(start);
+    report.slowest_read = loader.slowest();
     return report;
   }
 
@@ -267,6 +283,9 @@ class basic_trainer {
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
+  /// Calls f(data::read_problem const&) in fit(), on the rank that meets it: when a sample has been left out, and again
+  /// and again while a step waits for a sample whose reading takes 10 seconds and more.
+  void on_read_problem(std::function<void(data::read_problem const&)> f) { read_calls_.push_back(std::move(f)); }
   /// Ends fit() after the current step if any rank calls it: all ranks return together. Not safe in a signal handler,
   /// which should set a flag that on_step reads.
   void request_stop() noexcept { wants_stop_ = true; }
@@ -456,9 +475,14 @@ class basic_trainer {
     initialise(0);
   }
 
-  data::loader_options loader_options(fit_options const& options) const {
+  data::loader_options loader_options(fit_options const& options, bool slow_to_read) const {
     auto const micro = options.micro_batches == 0 ? run_.model.sample_coordinate().size : options.micro_batches;
-    return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
+    auto const usual = data::detail::usual_workers(slow_to_read, world_.size());
+    return {.batch = options.batch,
+            .micro_batches = micro,
+            .seed = seed(),
+            .workers = options.workers > 0 ? options.workers : usual,
+            .bad_samples = options.bad_samples};
   }
 
   template <class Loader>
@@ -555,6 +579,7 @@ class basic_trainer {
   std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
+  std::vector<std::function<void(data::read_problem const&)>> read_calls_;
   detail::copy_holders holders_;
   std::int64_t loaded_at_ = -1;  // the step of the last loaded checkpoint
   std::vector<formats::model_file> model_files_;
