@@ -1,5 +1,5 @@
-// serving [bf16] [DIRECTORY]: tokens a second of serve::engine with 1, 4 and 16 streams, one JSON object a row: answers of
-// 64 tokens to prompts of 128. The model is a LLaMA of 32 million random parameters, or that in DIRECTORY.
+// serving [bf16] [DIRECTORY]: tokens a second of serve::engine with 1, 4 and 16 streams, one JSON object a row: answers
+// of 64 tokens to prompts of 128. The model is a LLaMA of 32 million random parameters, or that in DIRECTORY.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

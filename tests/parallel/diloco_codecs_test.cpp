@@ -36,11 +36,11 @@ float target(std::int64_t step, std::size_t sample, std::size_t i) {
 }
 
 struct outcome {
-  std::vector<std::vector<float>> weights;            // by rank
-  std::vector<std::pair<int, std::int64_t>> places;   // by weight: its bucket, and where it is there
-  std::vector<std::int64_t> elements;                 // by bucket
-  std::vector<int> fragments;                         // by bucket
-  std::vector<std::uint64_t> bytes;                   // by step: what rank 0 sent in it
+  std::vector<std::vector<float>> weights;           // by rank
+  std::vector<std::pair<int, std::int64_t>> places;  // by weight: its bucket, and where it is there
+  std::vector<std::int64_t> elements;                // by bucket
+  std::vector<int> fragments;                        // by bucket
+  std::vector<std::uint64_t> bytes;                  // by step: what rank 0 sent in it
 };
 
 /// Tensors in the caller's memory; each rank's gradient is that of the distance to targets of its own.

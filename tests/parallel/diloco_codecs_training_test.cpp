@@ -33,8 +33,7 @@ TEST_CASE("diloco learns with each compressor and in fragments, resumes bit for 
           "[parallel][diloco]") {
   watchdog guard("diloco with compressors", std::chrono::seconds(240));
   parallel::diloco const nesterov{.period = 5, .bucket_bytes = 2048};
-  parallel::diloco const averaged{
-      .period = 3, .outer_learning_rate = 1, .outer_momentum = 0, .bucket_bytes = 2048};
+  parallel::diloco const averaged{.period = 3, .outer_learning_rate = 1, .outer_momentum = 0, .bucket_bytes = 2048};
   parallel::diloco const streamed{.period = 6, .bucket_bytes = 2048, .fragments = 3, .delay = 4};
   inner_optimizer const muon{optim::muon{.clip = 0.5, .rest = {.learning_rate = 1e-2}}};
   struct run {

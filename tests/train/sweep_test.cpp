@@ -116,7 +116,7 @@ struct broken_disk : toy::text {
   bool memory = false;
   void read(std::span<std::int64_t const>, void*, void*) const {
     if (memory) throw std::bad_alloc();
-    throw std::runtime_error("the disk is gone");
+    throw std::runtime_error("sample 0: the disk is gone");
   }
 };
 
@@ -134,7 +134,8 @@ TEST_CASE("an exception of a strategy is reported in its row, and the sweep goes
     });
     REQUIRE(rows.size() == 2);
     for (auto const& row : rows) {
-      CHECK(row.refused == (memory ? "trireme::sweep: not enough memory for this strategy" : "the disk is gone"));
+      CHECK(row.refused ==
+            (memory ? "trireme::sweep: not enough memory for this strategy" : "sample 0: the disk is gone"));
     }
   }
 }
@@ -148,7 +149,7 @@ struct broken_on_one_rank : toy::text {
   std::int64_t whole = 0;  ///< reads before the failure
   mutable std::shared_ptr<std::atomic<std::int64_t>> reads = std::make_shared<std::atomic<std::int64_t>>(0);
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    if (here && broken->load() && reads->fetch_add(1) >= whole) throw std::runtime_error("the disk is gone");
+    if (here && broken->load() && reads->fetch_add(1) >= whole) throw std::runtime_error("sample 0: the disk is gone");
     toy::text::read(ids, inputs, targets);
   }
 };
@@ -157,7 +158,7 @@ struct counted_samples {
   void add(tensor_view<float const> outputs, any_view<host> const&) { count[0] += outputs.extent(0); }
   std::span<std::int64_t> counts() { return count; }
 };
-constexpr std::string_view heard = "rank 1 failed: the disk is gone";
+constexpr std::string_view heard = "rank 1 failed: sample 0: the disk is gone";
 
 /// Training continues normally after a read error of one rank has ended fit() and evaluate() on all of them.
 template <class Strategy>
@@ -176,7 +177,7 @@ void expect_one_failure(int ranks, Strategy const& strategy) {
     broken = true;
     world.barrier();
     auto trainer = make_trainer(model, optimizer, world, strategy);
-    auto const expected = world.rank() == 1 ? "the disk is gone" : heard;
+    auto const expected = world.rank() == 1 ? "sample 0: the disk is gone" : heard;
     for (int again = 0; again < 2; ++again) CHECK(sentence_of<std::exception>([&] { train(trainer); }) == expected);
     CHECK(trainer.steps() < 6);
     *data.reads = 0;

@@ -23,10 +23,12 @@ struct read_problem {
 /// "sample 7 was left out: pictures/a.png: ...", "reading sample 7 takes 12.5 s"
 [[nodiscard]] inline std::string to_string(read_problem const& problem) {
   if (!problem.reason.empty()) return text("sample ", problem.sample, " was left out: ", problem.reason);
-  auto const tenths = static_cast<std::int64_t>(problem.seconds * 10 + 0.5);
-  return text("reading sample ", problem.sample,
-              problem.samples > 1 ? text(" and the ", problem.samples - 1, " after it") : "", " takes ", tenths / 10,
-              ".", tenths % 10, " s");
+  auto const whole = [](double number) { return static_cast<std::int64_t>(number + 0.5); };
+  auto const tenths = whole(problem.seconds * 10);
+  return text(
+      "reading sample ", problem.sample, problem.samples > 1 ? text(" and the ", problem.samples - 1, " after it") : "",
+      " takes ",
+      problem.seconds < 1 ? text(whole(problem.seconds * 1000), " ms") : text(tenths / 10, ".", tenths % 10, " s"));
 }
 
 /// A sample cannot be read. what() names it; std::rethrow_if_nested() gives what the dataset has thrown.

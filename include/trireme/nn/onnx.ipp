@@ -88,9 +88,8 @@ template <class Model>
                                          {"position_ids", "position_ids"},
                                          {"past_key_names", "past_key_values.%d.key"},
                                          {"past_value_names", "past_key_values.%d.value"}});
-  auto const outputs = json::value::make({{"logits", "logits"},
-                                          {"present_key_names", "present.%d.key"},
-                                          {"present_value_names", "present.%d.value"}});
+  auto const outputs = json::value::make(
+      {{"logits", "logits"}, {"present_key_names", "present.%d.key"}, {"present_value_names", "present.%d.value"}});
   auto const session =
       json::value::make({{"log_id", "onnxruntime-genai"}, {"provider_options", json::value(json::array{})}});
   auto const decoder = json::value::make({{"session_options", session},

@@ -36,8 +36,9 @@ namespace trireme::parallel {
 ///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
 ///          and the compressor's; a delay needs one more.
 /// Ranks    parameters and moments differ between ranks; only parameters are equal after an outer step: save a model
-///          after a multiple of `period` steps (with fragments or a delay, they are never all equal). evaluate() is the mean over ranks, each with its own parameters. A
-///          checkpoint may be taken at any step, and continues on the same number of ranks.
+///          after a multiple of `period` steps (with fragments or a delay, they are never all equal). evaluate() is the
+///          mean over ranks, each with its own parameters. A checkpoint may be taken at any step, and continues on the
+///          same number of ranks.
 /// Numerics the norm used for clipping is the root mean square of the ranks' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
 ///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.

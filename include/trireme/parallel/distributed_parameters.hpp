@@ -394,7 +394,7 @@ class distributed_parameters {
  protected:
   std::vector<segment_type> owned_;
   std::unique_ptr<parallel::change_sums<Env>> changes_;  // if the strategy sends changes of parameters
-  [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
+  [[no_unique_address]] strategy_type strategy_;         // last: constructed from the members above
 };
 
 }  // namespace trireme

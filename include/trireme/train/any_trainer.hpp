@@ -38,6 +38,7 @@ class any_trainer {
   virtual void forget() noexcept = 0;
   [[nodiscard]] virtual tensor<float> predict_rows(samples const& batch, paged_rows const& rows) = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
+  virtual void on_read_problem(std::function<void(data::read_problem const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
   virtual void save(std::string const& directory, checkpoint::patience const& patience = {},
@@ -106,6 +107,9 @@ class typed_trainer : public any_trainer {
     }
   }
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
+  void on_read_problem(std::function<void(data::read_problem const&)> f) override {
+    trainer_.on_read_problem(std::move(f));
+  }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }
   void save(std::string const& directory, checkpoint::patience const& patience,

@@ -240,7 +240,7 @@ class placed_model {
     auto const own = sample_coordinate();
     if constexpr (staged)
       batch = std::min(batch, samples_of_a_block(data.input_type(), shape(data.input_shape()).size()));
-    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    data::evaluation_batches parts(data, batch, own.rank, own.size, reading_of(data));
     parts.keep_failure();
     loss_sum sum;
     if constexpr (!staged) {
@@ -306,7 +306,7 @@ class placed_model {
   template <dataset Data, class F>
   void for_each_prediction(Data const& data, std::int64_t batch, std::exception_ptr& failure, F&& f) {
     auto const own = sample_coordinate();
-    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    data::evaluation_batches parts(data, batch, own.rank, own.size, reading_of(data));
     parts.keep_failure();
     bool const first = is_first_with_its_samples();
     auto missing = missing_passes(parts.batches().count);
@@ -386,6 +386,10 @@ class placed_model {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.coordinate(axis.kind).rank != 0) return {};
     return own;
+  }
+  template <dataset Data>
+  [[nodiscard]] data::evaluation_reading reading_of(Data const& data) const {
+    return {.workers = data::detail::usual_workers(slow_to_read(data), world_.size())};
   }
   // Collective. In how many further passes of other ranks this rank must take part after its own.
   [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {

@@ -28,6 +28,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/read_problem.hpp"
 #include "trireme/data/shares.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/broadcast.hpp"
@@ -36,6 +37,7 @@
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/detail/background_save.hpp"
 #include "trireme/train/detail/copies.hpp"
+#include "trireme/train/detail/left_out_samples.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/detail/run_directory.hpp"
 #include "trireme/train/detail/run_shares.hpp"
@@ -58,9 +60,11 @@ struct fit_options {
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one per rank
   std::int64_t stop_after = -1;    ///< return after this many steps of the schedule; -1 = at its end
   std::int64_t check_every = 100;  ///< steps between comparisons of copies that several ranks keep; 0 = never
+  std::int64_t workers = 0;      ///< threads that read samples on a rank; 0 = one, or cores / ranks if reading is slow
+  std::int64_t bad_samples = 0;  ///< samples that may be left out because they cannot be read, over all ranks
   /// Keeps samples together that lie together in the data, for data that is larger than the memory.
   std::optional<data::blocks> locality{};
-  data::shares shares{};           ///< of the samples, for ranks that are not equally fast
+  data::shares shares{};  ///< of the samples, for ranks that are not equally fast
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -78,6 +82,8 @@ struct fit_options {
 ///          communicator; numeric_error after ten steps in a row without a finite loss and gradients. An exception of a
 ///          dataset on one rank ends fit() or evaluate() on all of them: that rank throws it, the others throw an error
 ///          with its sentence and rank; the communicator remains usable. A step that throws has not changed the state.
+///          With fit_options::bad_samples up to so many different samples that cannot be read, on all ranks, are
+///          replaced by others as by data::loader, and one more is an error on all of them.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
@@ -129,17 +135,25 @@ class basic_trainer {
     auto const start = detail::step_clock::now();
     stopped_ = false;
     run_.model.measure(division.measures());
+    detail::left_out_samples left_out(options.bad_samples);
     while (steps() < last && !stopped_) {
       std::exception_ptr failure;  // of this rank's data: the step reports it to the other ranks
+      auto const before = loader->waited();
       auto const& batch = next_of(*loader, failure);
-      auto const done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure});
+      auto const waited = loader->waited() - before;
+      left_out.add(world_, loader->left_out(), failure != nullptr);
+      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure});
+      done.waited = waited;
+      done.left_out = left_out.count();
       run_.clock.position = loader->position();
       report.add(done);
       if (division.measures()) {
         std::int64_t computed = 0;
         for (auto const& each : batch.micro_batches) computed += each.count();
-        if (division.count(world_, steps(), computed, run_.model.computed_seconds(), options.batch))
+        if (division.count(world_, steps(), computed, run_.model.computed_seconds(), options.batch)) {
           begin_loader(loader, data, options);
+          left_out.begin_loader();
+        }
       }
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
@@ -149,6 +163,7 @@ class basic_trainer {
     finish_save();
     report.stopped = stopped_;
     report.seconds = detail::seconds_since(start);
+    report.slowest_read = loader->slowest();
     return report;
   }
 
@@ -286,6 +301,9 @@ class basic_trainer {
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
+  /// Calls f(data::read_problem const&) in fit(), on the rank that meets it: when a sample has been left out, and again
+  /// and again while a step waits for a sample whose reading takes 10 seconds and more.
+  void on_read_problem(std::function<void(data::read_problem const&)> f) { read_calls_.push_back(std::move(f)); }
   /// Ends fit() after the current step if any rank calls it: all ranks return together. Not safe in a signal handler,
   /// which should set a flag that on_step reads.
   void request_stop() noexcept { wants_stop_ = true; }
@@ -478,11 +496,14 @@ class basic_trainer {
     initialise(0);
   }
 
-  data::loader_options loader_options(fit_options const& options) const {
+  data::loader_options loader_options(fit_options const& options, bool slow_to_read) const {
     auto const micro = options.micro_batches == 0 ? run_.model.sample_coordinate().size : options.micro_batches;
+    auto const usual = data::detail::usual_workers(slow_to_read, world_.size());
     return {.batch = options.batch,
             .micro_batches = micro,
             .seed = seed(),
+            .workers = options.workers > 0 ? options.workers : usual,
+            .bad_samples = options.bad_samples,
             .locality = options.locality,
             .weights = run_.clock.shares};
   }
@@ -499,7 +520,10 @@ class basic_trainer {
   void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) const {
     auto const own = run_.model.sample_coordinate();
     loader.reset();
-    loader.emplace(data, loader_options(options), own.rank, own.size);
+    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size);
+    loader->on_problem([this](data::read_problem const& problem) {
+      for (auto const& call : read_calls_) call(problem);
+    });
     loader->seek(run_.clock.position);
   }
 
@@ -597,6 +621,7 @@ class basic_trainer {
   std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
+  std::vector<std::function<void(data::read_problem const&)>> read_calls_;
   detail::copy_holders holders_;
   std::int64_t loaded_at_ = -1;  // the step of the last loaded checkpoint
   std::vector<formats::model_file> model_files_;

@@ -43,8 +43,8 @@ void expect_same_schedule(Comm& world, Data const& data, Options const& options,
       {"the dataset", form_of(data, options.locality)},  {".batch", text(options.batch)},
       {".micro_batches", text(options.micro_batches)},   {".steps", text(options.steps)},
       {".stop_after", text(options.stop_after)},         {".check_every", text(options.check_every)},
-      {".shares", to_string(options.shares)},            {"the number of steps taken before", text(taken)},
-      parallel::arithmetic_of_rank()};
+      {".bad_samples", text(options.bad_samples)},       {".shares", to_string(options.shares)},
+      {"the number of steps taken before", text(taken)}, parallel::arithmetic_of_rank()};
   parallel::expect_same_on_all_ranks(world, "trireme::trainer: fit()", world.rank(), items,
                                      "call it with the same arguments on every rank");
 }
@@ -59,6 +59,8 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
   }
   expect_number("trainer: fit()", ".check_every", options.check_every, not_negative);
   expect_number("trainer: fit()", ".stop_after", options.stop_after, {.low = -1});
+  expect_number("trainer: fit()", ".workers", options.workers, not_negative);
+  expect_number("trainer: fit()", ".bad_samples", options.bad_samples, not_negative);
   if (taken < last || taken == loaded) return;
   throw config_error(text("trireme::trainer: fit() to step ", last, " takes no step after the ", taken,
                           " that have been taken: .steps and .stop_after count from the very first step; "
