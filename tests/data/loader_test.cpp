@@ -328,7 +328,9 @@ TEST_CASE("loaders of several threads read one dataset at once", "[data][loader]
 TEST_CASE("next allocates nothing", "[data][loader]") {
   numbers const data{50};
   for (std::int64_t prefetch : {0, 2, 3}) {
-    loader one(data, {.batch = 8, .micro_batches = 3, .prefetch = prefetch, .workers = std::max<std::int64_t>(prefetch - 1, 0)});
+    loader one(
+        data,
+        {.batch = 8, .micro_batches = 3, .prefetch = prefetch, .workers = std::max<std::int64_t>(prefetch - 1, 0)});
     for (int i = 0; i < 3; ++i) (void)one.next();
     auto const before = allocations.load();
     for (int i = 0; i < 100; ++i) (void)one.next();
@@ -347,8 +349,9 @@ TEST_CASE("impossible options of a loader are refused by name", "[data][loader]"
   CHECK_THROWS_AS(make({.micro_batches = 0}), config_error);
   CHECK_THROWS_AS(make({.prefetch = -1}), config_error);
   CHECK_THROWS_AS(make({.prefetch = 100000}), config_error);
-  CHECK_THROWS_WITH(make({.workers = -1}), "trireme::data::loader: .workers = -1, but it must be from 1 to 1024, or 0 "
-                                           "for the usual number");
+  CHECK_THROWS_WITH(make({.workers = -1}),
+                    "trireme::data::loader: .workers = -1, but it must be from 1 to 1024, or 0 "
+                    "for the usual number");
   CHECK_THROWS_AS(make({.prefetch = 0, .workers = 2}), config_error);
   CHECK_THROWS_AS(make({.bad_samples = -1}), config_error);
   CHECK_THROWS_WITH(make({}, 2, 2), "trireme::data::loader: there is no rank 2 of 2");
@@ -506,9 +509,9 @@ TEST_CASE("a sample that cannot be read is replaced by one that ranks and resume
   one.on_problem([&](data::read_problem const& problem) { heard.push_back(to_string(problem)); });
   for (int epoch = 0; epoch < 3; ++epoch) static_cast<void>(one.next());
   std::ranges::sort(heard);  // each once
-  CHECK(heard == std::vector<std::string>{
-                     "sample 11 was left out: trireme::data::loader: sample 11 cannot be read: a hole",
-                     "sample 3 was left out: trireme::data::loader: sample 3 cannot be read: a hole"});
+  CHECK(heard ==
+        std::vector<std::string>{"sample 11 was left out: trireme::data::loader: sample 11 cannot be read: a hole",
+                                 "sample 3 was left out: trireme::data::loader: sample 3 cannot be read: a hole"});
   CHECK(one.left_out().size() == 2);
 
   torn const worse(40, {3, 11, 12});

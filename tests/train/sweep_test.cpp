@@ -134,7 +134,8 @@ TEST_CASE("an exception of a strategy is reported in its row, and the sweep goes
     });
     REQUIRE(rows.size() == 2);
     for (auto const& row : rows) {
-      CHECK(row.refused == (memory ? "trireme::sweep: not enough memory for this strategy" : "sample 0: the disk is gone"));
+      CHECK(row.refused ==
+            (memory ? "trireme::sweep: not enough memory for this strategy" : "sample 0: the disk is gone"));
     }
   }
 }

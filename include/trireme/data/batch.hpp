@@ -78,10 +78,10 @@ class batch_buffer {
   /// Reads the samples [first, first + count), whose numbers are in ids(), as one block.
   template <dataset Dataset>
   void read(Dataset const& data, std::int64_t first, std::int64_t count) {
-    data.read(std::span<std::int64_t const>(ids_).subspan(static_cast<std::size_t>(first),
-                                                          static_cast<std::size_t>(count)),
-              inputs_.span().data() + first * bytes_of(data.input_type(), data.input_shape()),
-              targets_.span().data() + first * bytes_of(data.target_type(), data.target_shape()));
+    data.read(
+        std::span<std::int64_t const>(ids_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+        inputs_.span().data() + first * bytes_of(data.input_type(), data.input_shape()),
+        targets_.span().data() + first * bytes_of(data.target_type(), data.target_shape()));
   }
 
   /// The first `count` samples, in this buffer.

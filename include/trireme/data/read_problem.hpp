@@ -25,10 +25,10 @@ struct read_problem {
   if (!problem.reason.empty()) return text("sample ", problem.sample, " was left out: ", problem.reason);
   auto const whole = [](double number) { return static_cast<std::int64_t>(number + 0.5); };
   auto const tenths = whole(problem.seconds * 10);
-  return text("reading sample ", problem.sample,
-              problem.samples > 1 ? text(" and the ", problem.samples - 1, " after it") : "", " takes ",
-              problem.seconds < 1 ? text(whole(problem.seconds * 1000), " ms")
-                                  : text(tenths / 10, ".", tenths % 10, " s"));
+  return text(
+      "reading sample ", problem.sample, problem.samples > 1 ? text(" and the ", problem.samples - 1, " after it") : "",
+      " takes ",
+      problem.seconds < 1 ? text(whole(problem.seconds * 1000), " ms") : text(tenths / 10, ".", tenths % 10, " s"));
 }
 
 /// A sample cannot be read. what() names it; std::rethrow_if_nested() gives what the dataset has thrown.

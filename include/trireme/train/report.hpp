@@ -17,8 +17,8 @@ struct step_report {
   double learning_rate = 0;  ///< of this step: schedules count steps, skipped ones included
   std::int64_t samples = 0;  ///< over all ranks; 0: no step was taken, and `step` is the next one's number
   double seconds = 0;
-  bool skipped = false;  ///< a gradient or a loss was not finite on some rank: nothing was changed
-  double waited = 0;     ///< seconds that this rank waited for the step's samples in fit(), before `seconds` begin
+  bool skipped = false;       ///< a gradient or a loss was not finite on some rank: nothing was changed
+  double waited = 0;          ///< seconds that this rank waited for the step's samples in fit(), before `seconds` begin
   std::int64_t left_out = 0;  ///< samples left out so far in this call of fit(), over all ranks: see .bad_samples
 };
 
@@ -32,9 +32,9 @@ struct fit_report {
   double last_loss = 0;
   double last_norm = 0;
   double seconds = 0;
-  bool stopped = false;  ///< some rank requested it
-  double waited = 0;     ///< seconds of `seconds` that this rank waited for samples
-  std::int64_t left_out = 0;         ///< samples that could not be read, over all ranks: see fit_options::bad_samples
+  bool stopped = false;               ///< some rank requested it
+  double waited = 0;                  ///< seconds of `seconds` that this rank waited for samples
+  std::int64_t left_out = 0;          ///< samples that could not be read, over all ranks: see fit_options::bad_samples
   data::read_problem slowest_read{};  ///< the read that took the longest on this rank
 
   /// The share of the time that this rank waited for samples.

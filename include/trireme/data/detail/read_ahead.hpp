@@ -45,7 +45,9 @@ namespace trireme::data::detail {
 /// Throws the exception that is being handled, with the number of the sample whose reading it ended.
 [[noreturn]] inline void throw_named(char const* who, std::int64_t id) {
   auto const sentence = [&](std::string_view what) { return text("sample ", id, " cannot be read: ", what); };
-  auto const reason = [](std::string_view what, std::size_t skipped) { return what.substr(std::min(skipped, what.size())); };
+  auto const reason = [](std::string_view what, std::size_t skipped) {
+    return what.substr(std::min(skipped, what.size()));
+  };
   try {
     throw;
   } catch (std::bad_alloc const&) {
@@ -283,10 +285,9 @@ class read_ahead {
     return nullptr;
   }
   [[nodiscard]] std::exception_ptr too_many_bad(trouble const& last) const {
-    auto const sentence = text(how_.who, ": ", how_many(how_.bad_samples, "sample"),
-                               agreeing(how_.bad_samples, " has", " have"),
-                               " been left out, as many as .bad_samples permits, and another cannot be read: ",
-                               what_of(last.what));
+    auto const sentence =
+        text(how_.who, ": ", how_many(how_.bad_samples, "sample"), agreeing(how_.bad_samples, " has", " have"),
+             " been left out, as many as .bad_samples permits, and another cannot be read: ", what_of(last.what));
     try {
       std::rethrow_exception(last.what);
     } catch (...) {

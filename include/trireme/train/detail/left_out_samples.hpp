@@ -46,8 +46,9 @@ class left_out_samples {
     if (last < 0 || largest[1] > 0) return;  // a rank that has failed says why
     auto const reason = std::find_if(here.begin(), here.end(), [&](auto const& one) { return one.sample == last; });
     throw data::sample_error(
-        text("trireme::trainer: fit(): more samples cannot be read than .bad_samples = ", most_, " permits; the last is ",
-             last, reason == here.end() ? "" : text(" (", reason->reason, ")"), "; repair the data, or permit more"),
+        text("trireme::trainer: fit(): more samples cannot be read than .bad_samples = ", most_,
+             " permits; the last is ", last, reason == here.end() ? "" : text(" (", reason->reason, ")"),
+             "; repair the data, or permit more"),
         last);
   }
 
