@@ -30,8 +30,8 @@ struct loader_options {
   std::uint64_t seed = 0;          ///< of the order of samples
   std::int64_t prefetch = 2;       ///< batches that threads read ahead; 0: next() reads them
   bool drop_last = false;          ///< skip the last batch of an epoch if it is short
-  std::int64_t workers = 0;      ///< reading threads; 0: one, or for samples slow to read this rank's part of the cores
-  std::int64_t bad_samples = 0;  ///< samples on this rank that may be left out because they cannot be read
+  std::int64_t workers = 0;        ///< reading threads; 0: one, or cores / ranks if trireme::slow_to_read(data)
+  std::int64_t bad_samples = 0;    ///< samples of this rank that may be left out because they cannot be read
   /// Keeps samples together that lie together in the data, for data that is larger than the memory.
   std::optional<blocks> locality{};
   /// Of each rank, in proportion, as in data::shares; empty: equal ones.

@@ -60,8 +60,8 @@ struct fit_options {
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one per rank
   std::int64_t stop_after = -1;    ///< return after this many steps of the schedule; -1 = at its end
   std::int64_t check_every = 100;  ///< steps between comparisons of copies that several ranks keep; 0 = never
-  std::int64_t workers = 0;      ///< threads that read samples on a rank; 0 = one, or cores / ranks if reading is slow
-  std::int64_t bad_samples = 0;  ///< samples that may be left out because they cannot be read, over all ranks
+  std::int64_t workers = 0;        ///< reading threads of a rank; 0 = one, or cores / ranks if slow_to_read(data)
+  std::int64_t bad_samples = 0;    ///< samples that may be left out because they cannot be read, over all ranks
   /// Keeps samples together that lie together in the data, for data that is larger than the memory.
   std::optional<data::blocks> locality{};
   data::shares shares{};  ///< of the samples, for ranks that are not equally fast
