@@ -51,7 +51,7 @@ class options {
     add("compression", "none", "C",
         "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | dgc | power_sgd (int2 "
         "and the following ones with error feedback; random_k, top_k and dgc send 1 % of the gradients, power_sgd has "
-        "rank 4; dgc needs --optimizer sgd, whose momentum it applies); only with data and zero1");
+        "rank 4; dgc needs --optimizer sgd, whose momentum it applies); only with data, zero1 and diloco");
     add("model", "gpt", "M",
         "gpt | llama | deepseek (GPT-2's blocks, LLaMA's, or DeepSeek V3's: latent attention, and experts after the "
         "first block)");

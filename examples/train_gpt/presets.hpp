@@ -24,8 +24,10 @@ struct preset {
 
   preset(parallel_choice what, compression_preset on_the_wire) : parallel(std::move(what)), compression(on_the_wire) {
     if (on_the_wire == compression_preset::none) return;
-    if (parallel.cuts_nothing() && parallel.samples() <= parallel_choice::splits_samples::zero1) return;
-    throw trireme::config_error("--compression works only with --parallel data or zero1; leave it out with others");
+    using axis = parallel_choice::splits_samples;
+    if (parallel.cuts_nothing() && (parallel.samples() <= axis::zero1 || parallel.samples() == axis::diloco)) return;
+    throw trireme::config_error(
+        "--compression works only with --parallel data, zero1 or diloco; leave it out with others");
   }
 };
 
@@ -87,7 +89,12 @@ template <class Precision, class Space = trireme::host>
         any.chosen = c::power_sgd{};
         break;
     }
-    return make(split.data_axis<Axis>(), any);
+    auto policy = split.data_axis<Axis>();
+    if constexpr (requires { policy.outer_momentum; }) {
+      // SparseLoCo: what keeps a residual takes the place of outer momentum.
+      if (chosen.compression > compression_preset::int4) policy.outer_learning_rate = 1, policy.outer_momentum = 0;
+    }
+    return make(policy, any);
   };
   auto const with = [&]<class Axis>(std::type_identity<Axis> which) {
     return chosen.compression == compression_preset::none ? lossless(which) : lossy(which);
@@ -102,7 +109,7 @@ template <class Precision, class Space = trireme::host>
     case axis::zero3:
       return lossless(std::type_identity<parallel::zero<3>>{});
     case axis::diloco:
-      return lossless(std::type_identity<parallel::diloco>{});
+      return with(std::type_identity<parallel::diloco>{});
     case axis::parameter_server:
       return lossless(std::type_identity<parallel::parameter_server>{});
   }

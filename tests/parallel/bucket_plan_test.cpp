@@ -162,3 +162,41 @@ TEST_CASE("frozen parameters have buckets of their own after those of trained on
   CHECK(!plan.trains(1));
   CHECK(bucket_plan(model, 5000, 2).trained_buckets() == 3);
 }
+
+TEST_CASE("fragments are stretches of about equal size, and a tied tensor's follows from its name",
+          "[parallel][bucket_plan]") {
+  std::vector<parameter_info> blocks;
+  for (int i = 0; i < 24; ++i) blocks.push_back({text("block.", i), {64, 64}});
+  auto tied = parameter_info{"table", {128, 64}};
+  tied.tied = true;
+  auto const fragments_of = [](std::vector<parameter_info> const& uses) {
+    return bucket_plan(uses, 1 << 20, 1, {}, {.whole_tensors = false, .frozen = {}, .fragments = 4});
+  };
+  auto const plain = fragments_of(blocks);
+  REQUIRE(plain.buckets().size() == 4);
+  for (auto const& each : plain.buckets()) CHECK(each.elements == 6 * 64 * 64);
+  CHECK(plain.at(plain.buckets().front().entries.front()).info.name == "block.23");
+
+  blocks.push_back(tied);
+  auto const with = fragments_of(blocks);
+  auto const alone = fragments_of({tied, {"other", {2, 2}}});
+  std::vector<std::int64_t> sizes(4);
+  int fragment = -1;
+  for (auto const& each : with.entries()) {
+    sizes[static_cast<std::size_t>(each.fragment)] += each.size();
+    if (each.info.name == "table") fragment = each.fragment;
+  }
+  for (auto const& each : alone.entries()) {
+    if (each.info.name == "table") CHECK(each.fragment == fragment);
+  }
+  for (auto const each : sizes) CHECK(std::abs(each - 26 * 64 * 64 / 4) <= 64 * 64);
+}
+
+TEST_CASE("beside a compressor, copies and parts of tensors are in different buckets", "[parallel][bucket_plan]") {
+  auto const part = shard_of({"weight", {8, 6}}, 1, {0, 3});
+  std::vector<parameter_info> const uses{{"before", {6}}, part, {"bias", {6}}, {"norm", {6}}};
+  CHECK(bucket_plan(uses, 1000, 2).buckets().size() == 1);
+  auto const plan = bucket_plan(uses, 1000, 2, {}, {.whole_tensors = false, .frozen = {}, .copies_apart = true});
+  REQUIRE(plan.buckets().size() == 3);
+  CHECK(plan.buckets()[0].entries == std::vector<int>{3, 2});
+}

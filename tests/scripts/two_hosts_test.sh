@@ -16,6 +16,19 @@ expect 'four host names' 'host-0 host-1 host-2 host-3' \
 "$run" --hosts 1 true 2>/dev/null
 expect 'exit code of a wrong number of hosts' 2 $?
 expect 'the rate' '*rate 50Mbit*' "$("$run" --rate 50mbit tc qdisc show dev eth0)"
+answer='import socket, subprocess, sys, time
+listening = socket.create_server(("10.0.0.1", 5000))
+code = "import socket; c = socket.create_connection((\"10.0.0.1\", 5000)); c.recv(1); c.sendall(b\"b\"); c.recv(1)"
+other = subprocess.Popen(["on-host", "1", sys.executable, "-c", code])
+there, _ = listening.accept()
+start = time.monotonic()
+there.sendall(b"a")
+there.recv(1)
+print("as long as twice the delay" if 0.06 <= time.monotonic() - start < 0.2 else time.monotonic() - start)'
+expect 'an answer over a line with a delay' 'as long as twice the delay' "$("$run" --delay 30ms python3 -c "$answer")"
+expect 'an answer over a switch' 'as long as twice the delay' "$("$run" --hosts 3 --delay 30ms python3 -c "$answer")"
+"$run" --delay 30 true 2>/dev/null
+expect 'exit code of a wrong delay' 2 $?
 "$run" sh -c 'exit 7'
 expect 'exit code' 7 $?
 "$run" --colour red true 2>/dev/null

@@ -5,7 +5,7 @@
 
 #include "../support/policy_cases.hpp"
 #include "../support/small_gpt.hpp"
-#include "trireme/compression/power_sgd.hpp"
+#include "trireme/compression/compression.hpp"
 #include "trireme/optim/optim.hpp"
 #include "trireme/parallel/diloco.hpp"
 #include "trireme/parallel/mesh.hpp"

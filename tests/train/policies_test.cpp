@@ -34,9 +34,14 @@ TEST_CASE("each policy learns, resumes bit for bit and equals its plan on 1 to 4
 TEST_CASE("diloco on a mesh resumes bit for bit and equals its plan", "[train][policies]") {
   watchdog const guard("diloco on a mesh");
   parallel::mesh const mesh{parallel::diloco{.period = 3, .bucket_bytes = 4096}, parallel::tensor{2}};
-  for (int const ranks : {2, 4}) {
-    INFO(ranks << " ranks");
-    CHECK(run_states::on_gpt.holds_by_threads(ranks, 0.97, run_states::adaptive, mesh) == "");
+  using sparse = compression::error_feedback<compression::top_k>;
+  using codec = compression::one_of<compression::none, sparse, compression::quantise<4>>;
+  for (codec const& with :
+       {codec{compression::none{}}, codec{sparse{{.ratio = 0.2F}}}, codec{compression::quantise<4>{}}}) {
+    for (int const ranks : {2, 4}) {
+      INFO(ranks << " ranks, " << describe(with));
+      CHECK(run_states::on_gpt.holds_by_threads(ranks, 0.97, run_states::adaptive, mesh, with) == "");
+    }
   }
-  CHECK(contains(run_states::on_gpt.moves({2, 4}, run_states::adaptive, mesh), run_states::belongs_to_ranks));
+  CHECK(contains(run_states::on_gpt.moves({2, 4}, run_states::adaptive, mesh, codec{}), run_states::belongs_to_ranks));
 }

@@ -47,7 +47,9 @@ struct dgc {
   void expect_momentum(double of_optimizer) const {
     if (exactly_equal(of_optimizer, 0)) return;
     throw config_error(text("trireme::compression::dgc applies momentum itself, and the optimizer has a momentum of ",
-                            of_optimizer, ", too; use it with optim::sgd{.momentum = 0}"));
+                            of_optimizer,
+                            ", too; use it with optim::sgd{.momentum = 0} (in parallel::diloco with .outer_momentum = "
+                            "0)"));
   }
 
   template <class Env>

@@ -132,10 +132,15 @@ template <class O>
   }
 }
 
-/// The requirements of an optimizer on the memory of parameters and gradients, before that is allocated.
+/// The requirements of an optimizer or a strategy on the memory of parameters and gradients, before that is allocated.
 struct bucket_requirements {
   bool whole_tensors = false;  ///< one rank updates all of a tensor: no slice of a bucket splits one
   std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
+
+  /// No bucket holds both tensors of which this rank has a part, and whole ones, of which other ranks of its replica
+  /// have copies: what a compressor makes of a copy must not depend on the parts beside it.
+  bool copies_apart = false;
+  int fragments = 1;  ///< parts of the model that are exchanged in different steps: no bucket holds tensors of two
 
   [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }
 };

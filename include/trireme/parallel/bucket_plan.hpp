@@ -12,6 +12,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/hash.hpp"
 #include "trireme/core/plural.hpp"
 
 namespace trireme::parallel {
@@ -34,6 +35,7 @@ class bucket_plan {
     int bucket = 0;
     std::int64_t offset = 0;  ///< of its first element, in the bucket
     bool frozen = false;
+    int fragment = 0;  ///< of bucket_requirements::fragments
     [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
   };
   struct bucket {
@@ -65,7 +67,9 @@ class bucket_plan {
               std::span<int const> unit_ends = {}, bucket_requirements const& requirements = {})
       : ranks_(ranks) {
     collect(uses, requirements);
+    if (requirements.fragments > 1) choose_fragments(requirements.fragments);
     set_units(unit_ends, static_cast<int>(uses.size()));
+    copies_apart_ = requirements.copies_apart;
     fill(bucket_elements, false, requirements.whole_tensors);
     trained_buckets_ = static_cast<int>(buckets_.size());
     fill(bucket_elements, true, false);
@@ -158,6 +162,37 @@ class bucket_plan {
       throw config_error("trireme::exchange: the model has no parameters; an exchange needs at least one");
   }
 
+  // Fragments are stretches of the model of about equal sizes, the last tensors first. All ranks that have a tensor
+  // must agree on its fragment, whatever else they have: that of a tied one follows from its name, and sizes are those
+  // of whole tensors.
+  void choose_fragments(int fragments) {
+    auto const size = [](entry const& of) { return static_cast<double>(of.info.whole_extents().size()); };
+    std::vector<double> free(static_cast<std::size_t>(fragments));
+    double all = 0, others = 0;
+    for (auto const& each : entries_) all += each.frozen ? 0 : size(each);
+    for (auto& each : free) each = all / fragments;
+    for (auto& each : entries_) {
+      if (each.frozen) continue;
+      if (each.info.tied) {
+        each.fragment = static_cast<int>(hash_name(each.info.name) % static_cast<std::uint64_t>(fragments));
+        auto& left = free[static_cast<std::size_t>(each.fragment)];
+        left = std::max(0.0, left - size(each));
+      } else {
+        others += size(each);
+      }
+    }
+    double room = 0;
+    for (auto const each : free) room += each;
+    std::size_t fragment = 0;
+    double before = 0, end = free[0];  // of the fragment
+    for (auto each = entries_.rbegin(); each != entries_.rend(); ++each) {
+      if (each->frozen || each->info.tied) continue;
+      auto const middle = (before + size(*each) / 2) / others * room;
+      while (middle > end && fragment + 1 < free.size()) end += free[++fragment];
+      each->fragment = static_cast<int>(fragment);
+      before += size(*each);
+    }
+  }
   void set_units(std::span<int const> ends, int uses) {
     int first = 0;
     for (int const end : ends) {
@@ -193,7 +228,8 @@ class bucket_plan {
   void fill(std::int64_t bucket_elements, bool frozen, bool whole) {
     bool open = false;
     std::int64_t longest = 0;  // longest tensor of the open bucket
-    int open_unit = 0;
+    int open_unit = 0, open_fragment = 0;
+    bool open_part = false;
     std::string_view open_dealt;  // distributed tensors are exchanged over other ranks
     auto const close = [&] {
       if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
@@ -206,6 +242,7 @@ class bucket_plan {
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const own_unit = unit_of(tensor);
       if (alone || !open || own_unit != open_unit || tensor.info.distributed != open_dealt ||
+          tensor.fragment != open_fragment || (copies_apart_ && tensor.info.is_shard() != open_part) ||
           (place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements &&
            (!whole || buckets_.back().elements >= ranks_ * longest))) {
         close();
@@ -214,6 +251,8 @@ class bucket_plan {
         longest = 0;
         open_unit = own_unit;
         open_dealt = tensor.info.distributed;
+        open_fragment = tensor.fragment;
+        open_part = tensor.info.is_shard();
       }
       auto& target = buckets_.back();
       tensor.bucket = static_cast<int>(buckets_.size()) - 1;
@@ -293,6 +332,7 @@ class bucket_plan {
   }
 
   int ranks_;
+  bool copies_apart_ = false;
   int trained_buckets_ = 0;
   std::vector<entry> entries_;
   std::vector<bucket> buckets_;

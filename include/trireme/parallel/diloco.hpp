@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -23,28 +25,48 @@ namespace trireme::parallel {
 ///
 /// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
 ///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
-///          tensors of the size of the masters, and one as a buffer.
+///          Changes take the run's compressor. Error feedback in place of outer momentum (.outer_learning_rate = 1,
+///          .outer_momentum = 0) with top_k is SparseLoCo [2025]; optim::muon as the inner optimizer is MuLoCo [2025].
+///          With .fragments and .delay, parts of the model are sent after different steps of a period, each while the
+///          next .delay steps are taken (Streaming DiLoCo [Douillard et al., 2025]); what a rank changes meanwhile
+///          remains with it and is part of what it sends next.
+/// Shapes   fragments are stretches of whole tensors of about equal size, the last ones first; fragment f of F is sent
+///          after the steps whose number, from 1, is f * period / F modulo the period.
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps; with a compressor
+///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
+///          and the compressor's; a delay needs one more.
 /// Ranks    parameters and moments differ between ranks; only parameters are equal after an outer step: save a model
-///          after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters. A
-///          checkpoint may be taken at any step, and continues on the same number of ranks.
+///          after a multiple of `period` steps (with fragments or a delay, they are never all equal). evaluate() is the
+///          mean over ranks, each with its own parameters. A checkpoint may be taken at any step, and continues on the
+///          same number of ranks.
 /// Numerics the norm used for clipping is the root mean square of the ranks' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
 ///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.
-/// Needs    has_all_reduce of the master type. No compressor: there are no gradients to compress.
+/// Needs    has_all_reduce of the master type; has_all_gather for compressors whose payloads cannot be summed.
 struct diloco {
   using policy_category = slot::parallel;
   std::int64_t period = 100;                           ///< steps from one outer step to the next
   double outer_learning_rate = 0.7;                    ///< learning rate of the outer steps
   double outer_momentum = 0.9;                         ///< Nesterov's
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
-  int ways = 0;                                        ///< ranks that split samples; 0: the ranks that other axes leave
+  int fragments = 1;       ///< parts of the model, each sent after another step of the period
+  std::int64_t delay = 0;  ///< steps that a rank takes while what it has sent travels
+  int ways = 0;            ///< ranks that split samples; 0: the ranks that other axes leave
   friend bool operator==(diloco const&, diloco const&) = default;
 
   void validate() const {
     if (period < 1) {
       throw config_error(text("trireme::parallel::diloco: .period = ", period,
                               "; set the number of steps between outer steps, at least 1"));
+    }
+    if (fragments < 1 || fragments > period) {
+      throw config_error(text("trireme::parallel::diloco: .fragments = ", fragments, " with .period = ", period,
+                              "; set the number of parts from 1 to the period, since each has a step of its own"));
+    }
+    if (delay < 0 || delay >= period) {
+      throw config_error(text("trireme::parallel::diloco: .delay = ", delay, " with .period = ", period,
+                              "; set a number of steps from 0, less than the period: a fragment arrives before it is "
+                              "sent again"));
     }
     expect_number("parallel::diloco", ".outer_learning_rate", outer_learning_rate, not_negative);
     expect_number("parallel::diloco", ".outer_momentum", outer_momentum, below_one);
@@ -56,6 +78,7 @@ struct diloco {
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
   static constexpr bool local_steps = true;
+  static constexpr bool sends_changes = true;
   static constexpr std::string_view name = "diloco";
 
   template <class Env, class Comm>
@@ -65,7 +88,8 @@ struct diloco {
 [[nodiscard]] inline std::string to_string(diloco const& d) {
   return text("parallel::diloco{.period = ", d.period, ", .outer_learning_rate = ", d.outer_learning_rate,
               ", .outer_momentum = ", d.outer_momentum, ", .bucket_bytes = ", d.bucket_bytes,
-              d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
+              d.fragments != 1 ? text(", .fragments = ", d.fragments) : "",
+              d.delay != 0 ? text(", .delay = ", d.delay) : "", d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
 }
 
 /// The outer optimizer, applied to the ranks' local changes.
@@ -77,75 +101,164 @@ class diloco::instance {
   using kernels = ops::on<space>;
 
  public:
-  static constexpr strategy_hooks has{.end = true, .follow = true, .state = true};
+  static constexpr strategy_hooks has{.end = true, .follow = true, .state = true, .numbers = true};
 
   instance(diloco const& what, owned_state<Env, Comm> const& state) : what_(what), state_(state) {
     what.validate();
     auto const& plan = state.own.plan();
+    parts_.resize(static_cast<std::size_t>(what.fragments));
     for (int b = 0; b < plan.trained_buckets(); ++b) {
-      shape const form{plan.buckets()[static_cast<std::size_t>(b)].elements};
+      auto const& bucket = plan.buckets()[static_cast<std::size_t>(b)];
+      shape const form{bucket.elements};
       outer_.emplace_back(form);
       velocity_.emplace_back(form);
-      moved_.push_back(message_tensor<master, space>(state.replicas, form));
+      if (what.delay > 0) sent_.emplace_back(form);
+      parts_[static_cast<std::size_t>(plan.at(bucket.entries.front()).fragment)].buckets.push_back(b);
     }
+    for (std::size_t f = 0; f < parts_.size(); ++f)
+      parts_[f].first = static_cast<std::int64_t>(f) * what.period / what.fragments;
   }
 
   [[nodiscard]] std::int64_t period() const noexcept { return what_.period; }
+  [[nodiscard]] std::int64_t settles_after() const noexcept { return 1 + what_.delay; }
   [[nodiscard]] bool end(std::int64_t step) {
-    if ((step + 1) % what_.period != 0) return false;
-    for (auto const& each : state_.all) {
-      auto const moved = part(moved_, each);
-      copy(moved, each.value);
-      kernels::scale(moved, -1.0);
-      kernels::add(moved, constant(part(outer_, each)));
+    bool written = false;
+    for (auto& each : parts_) {
+      if (each.begun > 0 && step + 1 >= each.begun + what_.delay) {
+        meet(each);
+        written = true;
+      } else if (each.in_transit) {
+        changes().progress(each.buckets);
+      }
     }
-    for (auto const& each : moved_) state_.replicas.all_reduce(each.view(), reduction::sum{});
-    for (auto const& each : state_.all) {
-      auto const sum = constant(part(moved_, each));
-      kernels::sgd(part(outer_, each), part(velocity_, each),
-                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(state_.replicas.size())},
-                   std::span<tensor_view<typename Env::param, space> const>{}, outer_step(*each.info));
-      copy(each.value, part(outer_, each));
+    for (auto& each : parts_) {
+      if ((step + 1) % what_.period != each.first) continue;
+      send(each, step);
+      if (what_.delay > 0) continue;
+      meet(each);
+      written = true;
     }
-    return true;
+    return written;
   }
   /// Starts from the current values: no rank has changed them yet.
   void follow() {
-    for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
-    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
+    for (auto& each : parts_) {
+      receive(each);
+      each.begun = 0;
+    }
+    for (auto const* const all : {&velocity_, &sent_}) {
+      for (auto const& each : *all) kernels::fill(each.view(), 0.0);
+    }
+    for (int b = 0; b < static_cast<int>(outer_.size()); ++b) static_cast<void>(changes().open(b));
     for (auto const& each : state_.all) copy(part(outer_, each), each.value);
   }
 
+  /// Waits for the sums in transit: they are state, too.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    if (scope == state_scope::owned && state_.replicas.rank() != 0) return;  // the same on all replicas
+    for (auto& each : parts_) receive(each);
     auto const& plan = state_.own.plan();
-    state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+    auto const visit = [&](bool of_rank, auto&& each) {
+      state_.own.for_each_range_of(scope, plan.trained_buckets(), each, of_rank);
+    };
+    auto const show = [&](char const* what, bool of_rank, view all, bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
-      f("outer_value/" + info.name, state_location{info, range.in_entry}, part(outer_, b, range));
-      f("outer_velocity/" + info.name, state_location{info, range.in_entry}, part(velocity_, b, range));
+      f(what + info.name, state_location{info, range.in_entry, of_rank}, all.flat(range.in_bucket, range.count));
+    };
+    if (scope == state_scope::kept || state_.replicas.rank() == 0) {  // the same on all replicas
+      visit(false, [&](int b, bucket_plan::tensor_range const& range) {
+        show("outer_value/", false, outer_[static_cast<std::size_t>(b)].view(), range);
+        show("outer_velocity/", false, velocity_[static_cast<std::size_t>(b)].view(), range);
+        if (what_.delay > 0) show("outer_sum/", false, changes().of(b), range);
+      });
+    }
+    if (what_.delay == 0) return;
+    visit(true, [&](int b, bucket_plan::tensor_range const& range) {
+      show("outer_sent/", true, sent_[static_cast<std::size_t>(b)].view(), range);
     });
   }
+  template <class F>
+  void visit_numbers(F&& f) {
+    if (what_.delay == 0) return;
+    for (std::size_t i = 0; i < parts_.size(); ++i) f(text("diloco/begun.", i), parts_[i].begun);
+  }
   void count(exchange_memory& sum) const {
-    for (auto const& each : moved_) {
-      auto const bytes = static_cast<std::int64_t>(each.view().bytes());
-      sum.masters += 2 * bytes;
-      sum.buffers += bytes;
+    for (auto const* const all : {&outer_, &velocity_, &sent_}) {
+      for (auto const& each : *all) sum.masters += static_cast<std::int64_t>(each.view().bytes());
     }
   }
 
  private:
   using tensors = std::vector<trireme::tensor<master, space>>;
+  /// What is exchanged in one step.
+  struct fragment {
+    std::vector<int> buckets{};
+    std::int64_t first = 0;   // of the steps of a period after which it is sent, counted from 1; 0: the last one
+    std::int64_t begun = 0;   // steps that were over when it was sent, and ranks have not met; 0: not sent
+    bool in_transit = false;  // nobody has waited for its sum
+  };
+
+  // Every rank sends its change since the last meeting, and trains on.
+  void send(fragment& at, std::int64_t step) {
+    for (int const b : at.buckets) static_cast<void>(changes().open(b));
+    for_each_of(at, [&](owned_segment<Env> const& each) {
+      auto const moved = change(each);
+      copy(moved, each.value);
+      if (what_.delay > 0) copy(part(sent_, each), each.value);
+      kernels::scale(moved, -1.0);
+      kernels::add(moved, constant(part(outer_, each)));
+    });
+    at.begun = step + 1;
+    if (what_.delay > 0) {
+      changes().begin(at.buckets, step);
+      at.in_transit = true;
+    } else {
+      changes().sum(at.buckets, step);
+    }
+  }
+  void receive(fragment& at) {
+    if (!std::exchange(at.in_transit, false)) return;
+    changes().finish(at.buckets);
+  }
+  // The outer step; what a rank has changed since it sent remains with it, and is part of what it sends next.
+  void meet(fragment& at) {
+    receive(at);
+    at.begun = 0;
+    for_each_of(at, [&](owned_segment<Env> const& each) {
+      auto const sum = constant(change(each));
+      kernels::sgd(part(outer_, each), part(velocity_, each),
+                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(state_.replicas.size())},
+                   std::span<tensor_view<typename Env::param, space> const>{}, outer_step(*each.info));
+      if (what_.delay > 0) {
+        auto const since = part(sent_, each);
+        kernels::scale(since, -1.0);
+        kernels::add(since, constant(each.value));
+        copy(each.value, part(outer_, each));
+        kernels::add(each.value, constant(since));
+      } else {
+        copy(each.value, part(outer_, each));
+      }
+    });
+  }
 
   // Moving averages become the mean over the ranks.
   [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
     if (info.running > 0) return {.learning_rate = 1};
     return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
   }
-  static view part(tensors const& of, int bucket, bucket_plan::tensor_range const& range) {
-    return of[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket, range.count);
+  template <class F>
+  void for_each_of(fragment const& at, F&& f) const {
+    for (auto const& each : state_.all) {
+      if (parts_.size() == 1 || std::binary_search(at.buckets.begin(), at.buckets.end(), each.bucket)) f(each);
+    }
   }
-  static view part(tensors const& of, owned_segment<Env> const& at) { return part(of, at.bucket, at.range); }
+  static view part(tensors const& of, owned_segment<Env> const& at) {
+    return of[static_cast<std::size_t>(at.bucket)].view().flat(at.range.in_bucket, at.range.count);
+  }
+  [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
+  [[nodiscard]] view change(owned_segment<Env> const& at) const {
+    return changes().of(at.bucket).flat(at.range.in_bucket, at.range.count);
+  }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 
@@ -153,7 +266,8 @@ class diloco::instance {
   owned_state<Env, Comm> state_;
   tensors outer_;     // values after the last outer step
   tensors velocity_;  // of the outer optimizer
-  tensors moved_;     // change of this rank since then, then of all ranks
+  tensors sent_;      // with a delay: this rank's values when it sent; after a meeting what it had changed since
+  std::vector<fragment> parts_;
 };
 
 }  // namespace trireme::parallel

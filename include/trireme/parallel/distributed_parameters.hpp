@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -18,6 +19,8 @@
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/bucket_plan.hpp"
+#include "trireme/parallel/change_sums.hpp"
+#include "trireme/parallel/detail/bucket_changes.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
 #include "trireme/parallel/memory.hpp"
@@ -262,13 +265,14 @@ class distributed_parameters {
         parameters_(std::move(all)),
         bucket_plan_(parallel::detail::agreed(
             {parameters_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             in_units_ ? unit_ends : std::span<int const>(), of_strategy(requirements)},
+             in_units_ ? unit_ends : std::span<int const>(), of_policies<Compressor>(strategy, requirements)},
             replicas_, everyone_.rank(), strategy, compressor)),
         own_(bucket_plan_, summed_.rank(), sharded),
         values_(own_, parameters_, summed_),
         protocol_(bucket_plan_, use_count(), published_, in_units_),
         owned_(list_owned()),
-        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_}) {
+        changes_(make_changes(compressor)),
+        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_, changes_.get()}) {
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -334,9 +338,22 @@ class distributed_parameters {
     if constexpr (!replicas_differ) return (replicas);
   }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.
-  static bucket_requirements of_strategy(bucket_requirements requirements) {
+  template <class Compressor>
+  static bucket_requirements of_policies([[maybe_unused]] Strategy const& strategy, bucket_requirements requirements) {
+    requirements.copies_apart = !lossless_identity<Compressor>;
     requirements.whole_tensors = requirements.whole_tensors && sharded;
+    if constexpr (requires { strategy.fragments; }) requirements.fragments = strategy.fragments;
     return requirements;
+  }
+  template <class Compressor>
+  [[nodiscard]] std::unique_ptr<parallel::change_sums<Env>> make_changes([[maybe_unused]] Compressor const& how) {
+    if constexpr (!parallel::sends_changes<Strategy>) {
+      return nullptr;
+    } else if constexpr (lossless_identity<Compressor>) {
+      return std::make_unique<parallel::detail::plain_changes<Env, Comm>>(bucket_plan_, replicas_);
+    } else {
+      return std::make_unique<parallel::detail::coded_changes<Env, Comm, Compressor>>(bucket_plan_, replicas_, how);
+    }
   }
   // All but the gradients stays where it is.
   [[nodiscard]] std::vector<segment_type> list_owned() {
@@ -376,7 +393,8 @@ class distributed_parameters {
 
  protected:
   std::vector<segment_type> owned_;
-  [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
+  std::unique_ptr<parallel::change_sums<Env>> changes_;  // if the strategy sends changes of parameters
+  [[no_unique_address]] strategy_type strategy_;         // last: constructed from the members above
 };
 
 }  // namespace trireme

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "trireme/compression/none.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/observe/timeline.hpp"
@@ -52,7 +54,10 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
  public:
   using typename base::hooks, typename base::memory_type, typename base::param_element, typename base::parameters_type,
       typename base::placement, typename base::segment_type, typename base::space;
-  using sums_type = parallel::detail::bucket_sums<Env, Comm, placement, Compressor, base::values_type::can_write_peers>;
+  /// What encodes gradients: nothing if each rank takes steps on its own, and the compressor encodes changes.
+  using gradient_compressor = std::conditional_t<base::replicas_differ, compression::none, Compressor>;
+  using sums_type =
+      parallel::detail::bucket_sums<Env, Comm, placement, gradient_compressor, base::values_type::can_write_peers>;
   using gradients_type = typename memory_type::template gradients<sums_type::keeps_buckets>;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = gradients_type::keeps_buckets;
@@ -74,7 +79,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
                  bucket_requirements const& requirements = {})
       : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements),
         brought_(bucket_plan_, parameters_, summed_.size() == 1),
-        sums_(own_, parameters_.layers(), summed_, compressor, in_units_ && sums_in_a_tree(strategy), again.empty()) {
+        sums_(own_, parameters_.layers(), summed_, for_gradients(compressor), in_units_ && sums_in_a_tree(strategy),
+              again.empty()) {
     parallel::detail::expect_exact_means(bucket_plan_, compressor);
     parameters_type::expect_possible(strategy, !unit_ends.empty());
     if (sums_.in_a_tree())
@@ -241,17 +247,25 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   [[nodiscard]] exchange_memory memory() const {
     exchange_memory sum{.gradients = sums_.kept_bytes(), .buffers = sums_.buffer_bytes()};
     values_.count_bytes(sum);
+    if (changes_ != nullptr) sum.buffers += changes_->bytes();
     if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
   /// Resets the state of compressors to that before the first step.
-  void forget_compression() { sums_.forget_state(); }
+  void forget_compression() {
+    sums_.forget_state();
+    if (changes_ != nullptr) changes_->forget_state();
+  }
   /// The state of the exchange between steps; see contract/state.hpp.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
     this->visit_values(scope, f);
     for (int b = 0; b < this->trained_count(); ++b) sums_.visit_state(b, scope, f);
     if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
+    if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
+      changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
+                                       tensor_view<typename Env::gradient, space> values) { f(name, at, values); });
+    }
   }
 
  protected:
@@ -264,12 +278,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
 
  private:
-  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_, base::owned_,
-      base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_, base::values_;
+  using base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
+      base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
+      base::values_;
   static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,
                 "trireme::exchange: this compressor needs each gradient once a step, "
                 "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
+  static gradient_compressor for_gradients([[maybe_unused]] Compressor const& given) {
+    if constexpr (base::replicas_differ) return {};
+    if constexpr (!base::replicas_differ) return given;
+  }
   void take(int use, bool last) {
     brought_.take(use, last, [this](int each) { return sums_.open_use(each); });
   }

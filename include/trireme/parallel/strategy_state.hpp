@@ -11,6 +11,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
+#include "trireme/parallel/change_sums.hpp"
 #include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategies.hpp"
@@ -34,6 +35,7 @@ struct owned_state {
   Comm& replicas;                              ///< the ranks that hold the same part of the model
   partition const& own;                        ///< the elements that this rank updates, and those that it owns
   std::vector<owned_segment<Env>> const& all;  ///< all slices that this rank updates
+  change_sums<Env>* changes = nullptr;         ///< for a strategy that sends changes: their sums over `replicas`
 };
 
 /// The functions of a strategy's run state that the exchange calls. The run state lists them, and the list is compared
@@ -166,5 +168,25 @@ template <class Policy>
 inline constexpr bool steps_alone = requires {
   requires Policy::local_steps;
 };
+
+/// Whether such a strategy sends changes of parameters in place of gradients, by owned_state::changes: the run's
+/// compressor is for them.
+template <class Policy>
+inline constexpr bool sends_changes = requires {
+  requires Policy::sends_changes;
+};
+
+/// The momentum that is applied to what a compressor sends: the optimizer's, or that of the outer step if changes are
+/// sent.
+template <class Policy>
+[[nodiscard]] double momentum_of_sums(Policy const& policy, double of_optimizer) {
+  if constexpr (!sends_changes<Policy>) {
+    return of_optimizer;
+  } else if constexpr (requires { policy.outer_momentum; }) {
+    return policy.outer_momentum;
+  } else {
+    return 0;
+  }
+}
 
 }  // namespace trireme::parallel

@@ -73,6 +73,8 @@ struct combination {
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
   static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  /// Whether such ranks send changes of parameters, which a compressor encodes.
+  static constexpr bool sends_changes = requires { requires data_axis::sends_changes; };
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
@@ -123,8 +125,8 @@ TRIREME_RULE(
     "use parallel::zero<1>", !C::residual || !C::shards_gradients);
 TRIREME_RULE(
     local_steps_send_no_gradients, "local-steps-send-no-gradients",
-    "where ranks take local steps, as in parallel::diloco, no gradients are sent that a compressor could encode",
-    "leave the compressor out", !C::local_steps || C::uncompressed);
+    "the ranks of this strategy take local steps, and it sends neither gradients nor changes that a compressor encodes",
+    "leave the compressor out, or use parallel::diloco", !C::local_steps || C::uncompressed || C::sends_changes);
 TRIREME_RULE(
     local_steps_need_whole_samples, "local-steps-need-whole-samples",
     "where ranks take local steps, as in parallel::diloco, no axis may distribute samples or experts over them",

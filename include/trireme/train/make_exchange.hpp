@@ -166,7 +166,9 @@ template <class Sorted, class List, class Comm, class... Policies>
   if constexpr (count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
     auto const& optimizer = pick<slot::optimizer, void>(policies...);
     parallel::expect_patterns(voters, optimizer, names);
-    trireme::expect_momentum(pick<slot::compression, compression::none>(policies...), momentum_of(optimizer));
+    auto const& strategy = pick<slot::parallel, parallel::data>(policies...);
+    trireme::expect_momentum(pick<slot::compression, compression::none>(policies...),
+                             parallel::momentum_of_sums(strategy, momentum_of(optimizer)));
     requirements = bucket_requirements_of(optimizer);
   }
   if constexpr (count_of<slot::compression, std::remove_cvref_t<Policies>...> == 1)

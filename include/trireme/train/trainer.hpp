@@ -736,7 +736,8 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
   expect_valid(parallel_);
   expect_valid(precision_);
   expect_valid(compression_);
-  trireme::expect_momentum(compression_, momentum_of(optimizer_));
+  trireme::expect_momentum(compression_,
+                           parallel::momentum_of_sums(parallel::data_axis_of(parallel_), momentum_of(optimizer_)));
   return world;
 }
 

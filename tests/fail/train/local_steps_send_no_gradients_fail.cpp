@@ -7,6 +7,6 @@ struct alone : parallel::data {
   static constexpr bool local_steps = true;
 };
 
-// expected-error: trireme::trainer: illegal combination: where ranks take local steps, as in parallel::diloco, no
-// gradients are sent that a compressor could encode; leave the compressor out
+// expected-error: trireme::trainer: illegal combination: the ranks of this strategy take local steps, and it sends
+// neither gradients nor changes that a compressor encodes; leave the compressor out, or use parallel::diloco
 bool const legal = check_policies<world, nn::gpt, optim::sgd, alone, compression::error_feedback<compression::top_k>>();

@@ -1,0 +1,195 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/compressor.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
+#include "trireme/parallel/change_sums.hpp"
+#include "trireme/parallel/detail/chosen_transport.hpp"
+#include "trireme/parallel/detail/transport.hpp"
+#include "trireme/parallel/strategies.hpp"
+
+namespace trireme::parallel::detail {
+
+/// Changes as they are: sums of master values.
+template <class Env, class Comm>
+class plain_changes final : public change_sums<Env> {
+  using typename change_sums<Env>::space, typename change_sums<Env>::view, typename change_sums<Env>::visitor;
+  using request = decltype(std::declval<Comm&>().all_reduce_async(std::declval<view>(), reduction::sum{}));
+
+ public:
+  plain_changes(bucket_plan const& plan, Comm& ranks) : ranks_(ranks) {
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      changes_.push_back(message_tensor<typename Env::master, space>(
+          ranks, shape{plan.buckets()[static_cast<std::size_t>(b)].elements}));
+      ops::on<space>::fill(of(b), 0.0);
+    }
+    pending_.resize(changes_.size());
+  }
+
+  [[nodiscard]] view open(int bucket) override { return of(bucket); }  // what nobody writes remains zero
+  [[nodiscard]] view of(int bucket) const override { return changes_[static_cast<std::size_t>(bucket)].view(); }
+  void sum(std::span<int const> buckets, std::int64_t) override {
+    for (int const b : buckets) ranks_.all_reduce(of(b), reduction::sum{});
+  }
+  void begin(std::span<int const> buckets, std::int64_t) override {
+    for (int const b : buckets) at(b).emplace(ranks_.all_reduce_async(of(b), reduction::sum{}));
+  }
+  void progress(std::span<int const> buckets) override {
+    for (int const b : buckets) {
+      if (at(b)) static_cast<void>(at(b)->test());
+    }
+  }
+  void finish(std::span<int const> buckets) override {
+    for (int const b : buckets) {
+      if (!at(b)) continue;
+      trireme::order(*at(b));
+      at(b).reset();
+    }
+  }
+  void visit_state(state_scope, visitor const&) override {}
+  void forget_state() override {}
+  [[nodiscard]] std::int64_t bytes() const override {
+    std::int64_t sum = 0;
+    for (auto const& each : changes_) sum += static_cast<std::int64_t>(each.view().bytes());
+    return sum;
+  }
+
+ private:
+  std::optional<request>& at(int bucket) { return pending_[static_cast<std::size_t>(bucket)]; }
+
+  Comm& ranks_;
+  std::vector<trireme::tensor<typename Env::master, space>> changes_;
+  std::vector<std::optional<request>> pending_;
+};
+
+/// Changes that a compressor encodes, as it encodes gradients under parallel::data.
+template <class Env, class Comm, class Compressor>
+class coded_changes final : public change_sums<Env> {
+  using typename change_sums<Env>::space, typename change_sums<Env>::view, typename change_sums<Env>::visitor;
+  using gradient = typename Env::gradient;
+  using wire = transport<Env, Comm, data, Compressor>;
+  using kernels = ops::on<space>;
+  static constexpr bool one_type = std::is_same_v<gradient, typename Env::master>;
+
+ public:
+  /// @param plan  must outlive it: compressors keep its infos.
+  coded_changes(bucket_plan const& plan, Comm& ranks, Compressor const& compressor)
+      : ranks_(ranks), compressor_(compressor) {
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      auto& it = changes_.emplace_back();
+      auto const& bucket = plan.buckets()[static_cast<std::size_t>(b)];
+      // The plan is that of a rank alone; a compressor's slices are whole blocks, as they are in parallel::data.
+      auto const unit = ranks.size() * block_elements;
+      it.elements = bucket.elements;
+      it.form.elements = (bucket.elements + unit - 1) / unit * unit;
+      for (int const e : bucket.entries) it.form.tensors.push_back({&plan.at(e).info, plan.at(e).offset});
+      // Copies on several ranks of a replica may be in different buckets, but must draw the same random numbers.
+      it.number = static_cast<std::int64_t>(hash_name(plan.at(bucket.entries.front()).info.name) >> 1U);
+      it.sent = message_tensor<gradient, space>(ranks, shape{it.form.elements});
+      kernels::fill(it.sent.view(), 0.0);
+      if constexpr (!one_type) it.master = trireme::tensor<typename Env::master, space>(shape{it.elements});
+      it.way.emplace(compressor, it.form, ranks);
+    }
+  }
+
+  [[nodiscard]] view open(int bucket) override {
+    auto& it = at(bucket);
+    if constexpr (one_type) kernels::fill(it.sent.view(), 0.0);
+    if constexpr (!one_type) kernels::fill(it.master.view(), 0.0);
+    return of(bucket);
+  }
+  [[nodiscard]] view of(int bucket) const override {
+    auto const& it = changes_[static_cast<std::size_t>(bucket)];
+    if constexpr (one_type) return it.sent.view().flat(0, it.elements);
+    if constexpr (!one_type) return it.master.view();
+  }
+  void sum(std::span<int const> buckets, std::int64_t step) override {
+    begin(buckets, step);
+    finish(buckets);
+  }
+  void begin(std::span<int const> buckets, std::int64_t step) override {
+    for (int const b : buckets) {
+      auto& it = at(b);
+      if constexpr (!one_type) {
+        kernels::fill(it.sent.view(), 0.0);
+        kernels::copy(it.sent.view().flat(0, it.elements), constant(it.master.view()));
+      }
+      if constexpr (has_at_gradient<wire>)
+        it.way->at_gradient({.step = step, .bucket = it.number, .micro_batch = 0, .rank = ranks_.rank()});
+      it.way->begin(it.sent.view(), 1.0);
+      it.pending = true;
+    }
+  }
+  void progress(std::span<int const> buckets) override {
+    for (int const b : buckets) {
+      if (at(b).pending) static_cast<void>(at(b).way->test());
+    }
+  }
+  void finish(std::span<int const> buckets) override {
+    for (bool more = true; more;) {  // a round of every bucket
+      more = false;
+      for (int const b : buckets) {
+        auto& it = at(b);
+        if (!it.pending) continue;
+        if (!it.way->turn()) {
+          more = true;
+          continue;
+        }
+        it.pending = false;
+        it.way->commit();
+        if constexpr (!one_type) kernels::copy(it.master.view(), constant(it.sent.view().flat(0, it.elements)));
+      }
+    }
+  }
+  void visit_state(state_scope scope, visitor const& f) override {
+    if constexpr (keeps_state<wire>) {
+      for (auto& it : changes_) it.way->visit_state(scope, f);
+    }
+  }
+  void forget_state() override {
+    if constexpr (keeps_state<wire>) {
+      for (auto& it : changes_) {
+        while (it.pending) it.pending = !it.way->turn();
+        it.way.emplace(compressor_, it.form, ranks_);
+      }
+    }
+  }
+  [[nodiscard]] std::int64_t bytes() const override {
+    std::int64_t sum = 0;
+    for (auto const& it : changes_)
+      sum += static_cast<std::int64_t>(it.sent.view().bytes() + it.master.view().bytes()) + it.way->bytes();
+    return sum;
+  }
+
+ private:
+  struct bucket_change {
+    std::int64_t elements = 0;  // of the bucket
+    std::int64_t number = 0;    // of its first tensor, for random numbers
+    bucket_form form;           // padded
+    trireme::tensor<gradient, space> sent;
+    trireme::tensor<typename Env::master, space> master;  // if the types differ
+    std::optional<wire> way;
+    bool pending = false;
+  };
+  bucket_change& at(int bucket) { return changes_[static_cast<std::size_t>(bucket)]; }
+  template <class T>
+  static tensor_view<T const, space> constant(tensor_view<T, space> all) {
+    return all;
+  }
+
+  Comm& ranks_;
+  Compressor compressor_;
+  std::vector<bucket_change> changes_;
+};
+
+}  // namespace trireme::parallel::detail
