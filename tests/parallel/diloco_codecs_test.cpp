@@ -206,7 +206,7 @@ TEST_CASE("diloco with compressors is a serial simulation of SparseLoCo", "[para
       // Where a change is close to half of its scale, rounding decides to which side it goes, and then the next scale.
       auto const two = train(ranks, how, codec{error_feedback<quantise<2>>{{.rounding = code_rounding::nearest}}}, 9);
       auto const expected = simulated(two, ranks, how, 1, 9, keep_two_bits);
-      CHECK(differing(two.weights, expected, 1e-4F) < 60 * ranks);
+      CHECK(differing(two.weights, expected, 1e-4F) < 150 * ranks);  // of 6000 a rank
       CHECK(differing(two.weights, dense.weights, 1e-4F) > 1000 * ranks);
     }
   }
