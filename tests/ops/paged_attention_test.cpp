@@ -31,7 +31,8 @@ void check(ops::paged_heads const& how, double tolerance) {
   auto const element = [&](std::int64_t sequence, std::int64_t position, std::int64_t which, std::int64_t head,
                            std::int64_t i) {
     auto const own = which == 0 ? head : head / each;
-    return static_cast<double>(static_cast<T>(static_cast<float>(number(sequence, position, (which * 16 + own) * 64 + i))));
+    return static_cast<double>(
+        static_cast<T>(static_cast<float>(number(sequence, position, (which * 16 + own) * 64 + i))));
   };
   tensor<T> kept({pages, how.page_size()});
   std::fill(kept.span().begin(), kept.span().end(), T(std::nanf("")));  // what was not written is not read
@@ -55,8 +56,8 @@ void check(ops::paged_heads const& how, double tolerance) {
     for (std::int64_t row = 0; row < rows; ++row) {
       auto const at = static_cast<std::size_t>(row);
       for (std::int64_t c = 0; c < 3 * channels; ++c) {
-        qkv.span()[static_cast<std::size_t>(row * 3 * channels + c)] = static_cast<T>(static_cast<float>(element(
-            owners[at], places[at].position, c / channels, c % channels / how.width, c % how.width)));
+        qkv.span()[static_cast<std::size_t>(row * 3 * channels + c)] = static_cast<T>(static_cast<float>(
+            element(owners[at], places[at].position, c / channels, c % channels / how.width, c % how.width)));
       }
     }
     ops::paged_attention_on<host>::attend_paged(y.view(), kept.view(), tensor_view<T const>(qkv.view()),

@@ -60,7 +60,8 @@ class parrot final : public serve::decoder {
     if (fails) throw config_error("the parrot is ill");
     kept_.resize(static_cast<std::size_t>(rows.pages_in_all * paged_rows::page));
     auto const place = [&](paged_rows::place const& at, std::int64_t position) -> std::int32_t& {
-      return kept_[static_cast<std::size_t>(rows.page_of(at, position) * paged_rows::page + position % paged_rows::page)];
+      return kept_[static_cast<std::size_t>(rows.page_of(at, position) * paged_rows::page +
+                                            position % paged_rows::page)];
     };
     most_rows = std::max(most_rows, rows.count());
     for (std::int64_t i = 0; i < rows.count(); ++i)

@@ -31,8 +31,7 @@ TEST_CASE("tokens are those of draw()", "[serve]") {
       auto copy = logits;
       serve::request request{.temperature = how.temperature, .top_k = how.top_k, .top_p = how.top_p};
       request.seed = i;
-      CHECK(sample(copy, request, {}, i) ==
-            draw(logits, {how.temperature, how.top_k, how.top_p, i}, i));
+      CHECK(sample(copy, request, {}, i) == draw(logits, {how.temperature, how.top_k, how.top_p, i}, i));
     }
   }
 }

@@ -11,14 +11,14 @@ namespace trireme {
 /// pages a sequence has is said anew with each pass.
 ///
 /// A sequence's rows of a pass are in the order of their positions, and all positions before them have been in earlier
-/// passes, or are in this one. Its pages are those of positions 0..15, 16..31 and so on; sequences may share pages whose
-/// positions all have had the same tokens.
+/// passes, or are in this one. Its pages are those of positions 0..15, 16..31 and so on; sequences may share pages
+/// whose positions all have had the same tokens.
 struct paged_rows {
   static constexpr std::int64_t page = 16;
 
   struct place {
-    std::int64_t position = 0;     ///< in its sequence
-    std::int64_t first_page = 0;   ///< where the pages of its sequence begin, in `pages`
+    std::int64_t position = 0;    ///< in its sequence
+    std::int64_t first_page = 0;  ///< where the pages of its sequence begin, in `pages`
     friend bool operator==(place const&, place const&) = default;
   };
 

@@ -46,8 +46,8 @@ class trainer_decoder final : public decoder {
   std::int64_t vocabulary_, context_;
 };
 
-/// The decoder that a trainer (or an any_trainer) of a language model is; the trainer outlives it. Make the trainer with
-/// all parameters frozen, and there are no gradients and moments.
+/// The decoder that a trainer (or an any_trainer) of a language model is; the trainer outlives it. Make the trainer
+/// with all parameters frozen, and there are no gradients and moments.
 ///
 /// @param model  the trainer's: its vocabulary and context are taken. It may be a nn::one_of.
 /// @example auto decoder = serve::decoder_of(trainer, model);

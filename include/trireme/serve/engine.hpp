@@ -41,7 +41,8 @@ namespace trireme::serve {
 ///          same bits, whatever else is in it.
 /// Threads  submit(), cancel() and now() may be called by any thread, also in callbacks. Between start() and stop()
 ///          the decoder belongs to the engine's thread; without start(), pass() computes in the caller's.
-/// Method   [Yu et al., "Orca", 2022], passes over rows of many requests; [Kwon et al., "Efficient memory management for
+/// Method   [Yu et al., "Orca", 2022], passes over rows of many requests; [Kwon et al., "Efficient memory management
+/// for
 ///          large language model serving with PagedAttention", 2023], pages.
 /// Errors   config_error for options that do not fit.
 /// @example docs/serving.md
@@ -396,7 +397,8 @@ class engine {
       }
     }
   }
-  // Whether somebody wants to know what follows this position: a token to be sampled, or one of the prompt to be scored.
+  // Whether somebody wants to know what follows this position: a token to be sampled, or one of the prompt to be
+  // scored.
   [[nodiscard]] static bool is_told(sequence const& one, std::int64_t at) noexcept {
     if (at + 1 == one.length()) return true;
     return one.what.echo && at + 1 < one.prompt() && at + 1 >= one.scored;
@@ -447,9 +449,8 @@ class engine {
     kernels::row_masses(rows, tensor_view<std::int32_t const>(any.data(), {n}), {0, rows.extent(1)}, peaks.view(),
                         masses.view(), chosen.view());
     for (std::int64_t i = 0; i < n; ++i) {
-      logs_[static_cast<std::size_t>(i)] =
-          static_cast<double>(peaks.span()[static_cast<std::size_t>(i)]) +
-          std::log(static_cast<double>(masses.span()[static_cast<std::size_t>(i)]));
+      logs_[static_cast<std::size_t>(i)] = static_cast<double>(peaks.span()[static_cast<std::size_t>(i)]) +
+                                           std::log(static_cast<double>(masses.span()[static_cast<std::size_t>(i)]));
     }
   }
   void remember_pages(sequence& one, std::int64_t first) {

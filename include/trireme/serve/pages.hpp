@@ -14,8 +14,8 @@
 
 namespace trireme::serve {
 
-/// Which pages of keys and values are used, and which can be used again. A page whose 16 positions have been computed is
-/// remembered by its tokens and the page before it: a sequence that begins with the same tokens takes it, also after
+/// Which pages of keys and values are used, and which can be used again. A page whose 16 positions have been computed
+/// is remembered by its tokens and the page before it: a sequence that begins with the same tokens takes it, also after
 /// all that used it have ended, as long as no other sequence needed the memory.
 ///
 /// Threads  one owner.
@@ -30,7 +30,8 @@ class page_list {
   };
 
   explicit page_list(std::int64_t count) : pages_(static_cast<std::size_t>(count)) {
-    for (std::size_t i = 0; i < pages_.size(); ++i) pages_[i].place = free_.insert(free_.end(), static_cast<std::int32_t>(i));
+    for (std::size_t i = 0; i < pages_.size(); ++i)
+      pages_[i].place = free_.insert(free_.end(), static_cast<std::int32_t>(i));
   }
 
   [[nodiscard]] std::int64_t count() const noexcept { return static_cast<std::int64_t>(pages_.size()); }

@@ -23,14 +23,14 @@ using request_id = std::uint64_t;
 ///          alone, so that they do not depend on what else is served at the time.
 struct request {
   std::vector<std::int32_t> prompt{};  ///< token ids; one at least
-  std::int64_t max_tokens = 16;      ///< 0: only the prompt is computed, which makes sense with `echo`
-  double temperature = 1;            ///< logits are divided by it; 0: always the most probable token
-  std::int64_t top_k = 0;            ///< sample only from so many of the most probable tokens; 0: all
-  double top_p = 1;                  ///< sample only from the most probable tokens that together reach this probability
-  double min_p = 0;                  ///< only tokens at least so probable, relative to the most probable one; 0: all
-  double repetition_penalty = 1;     ///< above 1: tokens that have been there become less probable
+  std::int64_t max_tokens = 16;        ///< 0: only the prompt is computed, which makes sense with `echo`
+  double temperature = 1;              ///< logits are divided by it; 0: always the most probable token
+  std::int64_t top_k = 0;              ///< sample only from so many of the most probable tokens; 0: all
+  double top_p = 1;               ///< sample only from the most probable tokens that together reach this probability
+  double min_p = 0;               ///< only tokens at least so probable, relative to the most probable one; 0: all
+  double repetition_penalty = 1;  ///< above 1: tokens that have been there become less probable
   std::uint64_t seed = 0;
-  std::vector<std::int32_t> stop{};  ///< token ids that end the answer
+  std::vector<std::int32_t> stop{};                          ///< token ids that end the answer
   std::vector<std::pair<std::int32_t, float>> logit_bias{};  ///< (token, what is added to its logit); -100 bans it
   std::int64_t logprobs = 0;  ///< how many of the most probable tokens are told with each token; 0: none
   bool echo = false;          ///< the prompt's tokens are told as well, with their log-probabilities
@@ -85,14 +85,14 @@ struct engine_options {
 
 /// What an engine has done since it was made, and what it does now.
 struct statistics {
-  std::int64_t running = 0, waiting = 0;           ///< requests
-  std::int64_t pages_used = 0, pages_total = 0;    ///< of 16 positions each
-  std::int64_t tokens_generated = 0;               ///< tokens of answers
-  std::int64_t prompt_tokens = 0;                  ///< of requests that were accepted
-  std::int64_t prompt_tokens_reused = 0;           ///< of these, whose keys and values were there already
-  std::int64_t rows_computed = 0, passes = 0;      ///< positions, those computed again included
+  std::int64_t running = 0, waiting = 0;         ///< requests
+  std::int64_t pages_used = 0, pages_total = 0;  ///< of 16 positions each
+  std::int64_t tokens_generated = 0;             ///< tokens of answers
+  std::int64_t prompt_tokens = 0;                ///< of requests that were accepted
+  std::int64_t prompt_tokens_reused = 0;         ///< of these, whose keys and values were there already
+  std::int64_t rows_computed = 0, passes = 0;    ///< positions, those computed again included
   std::int64_t requests = 0, cancelled = 0, errors = 0;
-  std::int64_t preemptions = 0;                    ///< how often a sequence lost its pages, to be computed again later
+  std::int64_t preemptions = 0;  ///< how often a sequence lost its pages, to be computed again later
   friend bool operator==(statistics const&, statistics const&) = default;
 };
 

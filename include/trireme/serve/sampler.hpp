@@ -20,7 +20,8 @@ namespace trireme::serve {
 
 /// Samples the tokens of a request. Its memory is kept from one token to the next.
 ///
-/// Numerics without min_p, penalty and biases the tokens are those of trireme::draw() with the same numbers, but sums of
+/// Numerics without min_p, penalty and biases the tokens are those of trireme::draw() with the same numbers, but sums
+/// of
 ///          probabilities may differ in their last bits. Weights are doubles.
 /// Errors   numeric_error for a logit that is NaN or infinite (-infinity is a mask), and where no token is left.
 class sampler {
@@ -81,8 +82,8 @@ class sampler {
   }
   // All tokens that min_p leaves, in the order of their numbers.
   void weigh(std::span<float const> logits, request const& how, double largest) {
-    auto const least = how.min_p > 0 ? largest + how.temperature * std::log(how.min_p)
-                                     : -std::numeric_limits<double>::infinity();
+    auto const least =
+        how.min_p > 0 ? largest + how.temperature * std::log(how.min_p) : -std::numeric_limits<double>::infinity();
     kept_.clear();
     for (std::size_t token = 0; token < logits.size(); ++token) {
       auto const logit = static_cast<double>(logits[token]);

@@ -204,8 +204,8 @@ class staged_engine {
     auto const& tokens = batch.inputs;
     if (tokens.type != dtype::i32 || tokens.extents != shape{1, rows.count()} || rows.count() == 0) {
       throw config_error(text("trireme::predict_rows: inputs are ", name_of(tokens.type), " ",
-                              to_string(tokens.extents), ", but they are the tokens of ",
-                              how_many(rows.count(), "row"), ", (1, rows), one row at least"));
+                              to_string(tokens.extents), ", but they are the tokens of ", how_many(rows.count(), "row"),
+                              ", (1, rows), one row at least"));
     }
     return look({&batch, 1}, purpose::predict, hooks, 0, &rows);
   }

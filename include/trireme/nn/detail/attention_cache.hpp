@@ -111,8 +111,8 @@ class attention_cache {
     }
   }
 
-  tensor<value, space> kept_;  // (samples * places, 2 C): keys and values
-  std::int64_t places_ = 0;    // for positions of a sample
+  tensor<value, space> kept_;   // (samples * places, 2 C): keys and values
+  std::int64_t places_ = 0;     // for positions of a sample
   tensor<value, space> pages_;  // (pages, numbers of a page)
 };
 
