@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "random_tokens.hpp"
@@ -39,16 +40,19 @@ void measure(std::string const& directory, Precision precision, char const* numb
     constexpr std::int64_t prompt = 128, answer = 64;
     using clock = std::chrono::steady_clock;
     auto const seconds = [](clock::duration time) { return std::chrono::duration<double>(time).count(); };
+    int answers = 0;  // that have begun
     for (int stream = 0; stream < streams; ++stream) {
       serve::request one{.max_tokens = answer, .temperature = 0};
       for (std::int64_t t = 0; t < prompt; ++t) {
         auto const at = static_cast<std::uint64_t>(stream * 1000 + t);
         one.prompt.push_back(static_cast<std::int32_t>(mix(at) % static_cast<std::uint64_t>(model.vocabulary)));
       }
-      engine.submit(one, {});
+      engine.submit(one, [&answers, first = true](serve::event const&) mutable {
+        if (std::exchange(first, false)) ++answers;
+      });
     }
     auto const begin = clock::now();
-    while (engine.now().tokens_generated < streams) engine.pass();  // all prompts
+    while (answers < streams) engine.pass();
     auto const prompts = clock::now();
     auto const first = engine.now().tokens_generated;
     while (engine.pass()) {
