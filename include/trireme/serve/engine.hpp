@@ -41,9 +41,8 @@ namespace trireme::serve {
 ///          same bits, whatever else is in it.
 /// Threads  submit(), cancel() and now() may be called by any thread, also in callbacks. Between start() and stop()
 ///          the decoder belongs to the engine's thread; without start(), pass() computes in the caller's.
-/// Method   [Yu et al., "Orca", 2022], passes over rows of many requests; [Kwon et al., "Efficient memory management
-/// for
-///          large language model serving with PagedAttention", 2023], pages.
+/// Method   [Yu et al., "Orca", 2022], passes over rows of many requests; pages: [Kwon et al., "Efficient memory
+///          management for large language model serving with PagedAttention", 2023].
 /// Errors   config_error for options that do not fit.
 /// @example docs/serving.md
 class engine {

@@ -21,8 +21,7 @@ namespace trireme::serve {
 /// Samples the tokens of a request. Its memory is kept from one token to the next.
 ///
 /// Numerics without min_p, penalty and biases the tokens are those of trireme::draw() with the same numbers, but sums
-/// of
-///          probabilities may differ in their last bits. Weights are doubles.
+///          of probabilities may differ in their last bits. Weights are doubles.
 /// Errors   numeric_error for a logit that is NaN or infinite (-infinity is a mask), and where no token is left.
 class sampler {
  public:
