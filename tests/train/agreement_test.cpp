@@ -276,7 +276,7 @@ std::string const went_on =
 TEST_CASE("an epoch continues only with the dataset that it began with; start_epoch() begins the next one",
           "[train][checkpoint]") {
   watchdog const guard("another dataset");
-  scratch folder;
+  scratch folder, ordered;
   auto const until = [](std::int64_t steps) { return fit_options{.steps = steps, .batch = 23}; };
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
     auto trainer = make_trainer(small, optim::sgd{}, world);
@@ -305,6 +305,18 @@ TEST_CASE("an epoch continues only with the dataset that it began with; start_ep
     if (!contains(refuses(*again, curve(80)), "after 23 of them")) throw error("the new dataset is not known");
     trainer.initialise(1);
     trainer.fit(curve(46), until(1));
+    trainer.initialise(2);  // and only in the same order
+    auto nearby = until(2);
+    nearby.locality = data::blocks{.bytes = 40, .window = 2};
+    trainer.fit(curve(80), nearby);
+    trainer.save(ordered.path());
+    again->load(ordered.path());
+    if (!contains(refuses(*again, curve(80)), "(1) in trireme::data::blocks{.bytes = 40, .window = 2}, after 46"))
+      throw error("another order is accepted");
+    nearby.steps = 4;
+    again->fit(curve(80), nearby);
+    trainer.fit(curve(80), nearby);
+    if (again->state_hash() != trainer.state_hash()) throw error("a run that is resumed sees other samples");
   });
 }
 
