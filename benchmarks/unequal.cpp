@@ -1,6 +1,6 @@
-// Ranks that are not equally fast: seconds per step with even shares of a batch, with measured ones, and with those that
-// the known speeds ask for. One JSON object a row: {"shares": "even" | "auto" | "ideal", "seconds_per_step"}, the median
-// of rounds in which the three take turns.
+// Ranks that are not equally fast: seconds per step with even shares of a batch, with measured ones, and with those
+// that the known speeds ask for. One JSON object a row: {"shares": "even" | "auto" | "ideal", "seconds_per_step"}, the
+// median of rounds in which the three take turns.
 //   unequal [--slow RANK:SPEED (1:0.5)] [--ranks N (2)] [--rounds N (9)]
 // A rank of speed 0.5 sleeps after each pass for as long as its processor has computed in it. The model is a perceptron
 // 256 - 512 - 256, a batch has 192 samples; ranks are threads.
@@ -39,8 +39,7 @@ double processor_seconds() {
 class perceptron {
  public:
   explicit perceptron(double speed) : speed_(speed), values_(2 * inputs * hidden), gradient_(values_.size()) {
-    for (std::size_t i = 0; i < values_.size(); ++i)
-      values_[i] = 0.05F * std::sin(static_cast<float>(i) * 1.7F);
+    for (std::size_t i = 0; i < values_.size(); ++i) values_[i] = 0.05F * std::sin(static_cast<float>(i) * 1.7F);
   }
 
   void visit_parameters(auto&& visit) { visit("weights", tensor_view{values_}, tensor_view{gradient_}); }
@@ -113,7 +112,8 @@ struct asked {
     if (ranks < 2 || ranks > 64 || rounds < 1)
       throw config_error(text("unequal: ", ranks, " ranks and ", rounds, " rounds; give 2 to 64, and at least one"));
     if (slow < 0 || slow >= ranks || !(speed > 0 && speed <= 1))
-      throw config_error(text("unequal: --slow ", slow, ":", speed, "; give a rank of ", ranks, ", and a speed above 0 and "
+      throw config_error(text("unequal: --slow ", slow, ":", speed, "; give a rank of ", ranks,
+                              ", and a speed above 0 and "
                               "up to 1"));
   }
   [[nodiscard]] double speed_of(int rank) const { return rank == slow ? speed : 1; }
@@ -144,8 +144,8 @@ int main(int count, char** words) try {
     };
     auto even = train(), measured = train(), ideal = train();
     auto const run = [&](auto& trainer, row& to, std::int64_t last) {
-      auto const report = trainer.fit(data, {.steps = 1 << 30, .batch = batch, .stop_after = last, .check_every = 0,
-                                             .shares = to.shares});
+      auto const report = trainer.fit(
+          data, {.steps = 1 << 30, .batch = batch, .stop_after = last, .check_every = 0, .shares = to.shares});
       if (last > warm) to.seconds.push_back(report.seconds / static_cast<double>(report.steps));
     };
     for (int round = 0; round <= how.rounds; ++round) {

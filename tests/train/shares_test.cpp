@@ -39,7 +39,7 @@ auto wave() {
 
 /// y = slope * x + shift, slowly.
 struct line {
-  int microseconds = 0;  // for each sample
+  int microseconds = 0;                                // for each sample
   std::vector<float> values{0.5F, 0}, gradient{0, 0};  // slope, shift
 
   void visit_parameters(auto&& visit) { visit("line", tensor_view{values}, tensor_view{gradient}); }
@@ -201,7 +201,8 @@ TEST_CASE("measured shares follow the ranks' speed, and a resumed run continues 
   scratch folder;
   std::vector<std::int64_t> measured;
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
-    auto trainer = make_trainer(line{.microseconds = world.rank() == 0 ? 300 : 1500}, steady, world, parallel::zero<2>{});
+    auto trainer =
+        make_trainer(line{.microseconds = world.rank() == 0 ? 300 : 1500}, steady, world, parallel::zero<2>{});
     trainer.fit(wave(), options({.measure_every = 2}, 4));
     trainer.save(folder.path());
     if (world.rank() == 0) measured = trainer.shares();
@@ -228,7 +229,8 @@ TEST_CASE("measured shares follow the ranks' speed, and a resumed run continues 
 
 TEST_CASE("shares that do not fit are refused in one sentence", "[train][shares]") {
   watchdog dog("refused shares");
-  auto const refused = [&](int ranks, auto const& parallel, data::shares const& shares, std::int64_t micro_batches = 0) {
+  auto const refused = [&](int ranks, auto const& parallel, data::shares const& shares,
+                           std::int64_t micro_batches = 0) {
     std::string out = "accepted";
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       auto trainer = make_trainer(small, steady, world, parallel);
