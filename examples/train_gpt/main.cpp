@@ -120,6 +120,7 @@ struct plan {
     static_cast<void>(given.choice("device", {"cpu", "cuda", "simt"}));
     if (on_device()) expect_device(device);
     model.validate();
+    if (shares.given()) policies.parallel.expect_shares();
     if (policies.compression == compression_preset::dgc) {
       if (optimizer.chosen != optimizer_choice::method::sgd)
         throw config_error("--compression dgc applies the momentum of sgd itself; use it with --optimizer sgd");
@@ -254,6 +255,7 @@ class run {
                                              : make_fp16)(what.policies, what.model, what.optimizer, world)),
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {
+    what.shares.validate(world.size());
     trainer_->initialise(what.seed);
     if (!what.from.empty() && !what.resume) trainer_->load_pretrained(what.from);
     // Reports a mesh that does not fit the model before anything is written.

@@ -63,6 +63,11 @@ class parallel_choice {
     return !has(axis::tensor) && !has(axis::pipeline) && !has(axis::context) && !has(axis::expert);
   }
   [[nodiscard]] bool reproducible() const noexcept { return reproducible_; }
+  /// Throws config_error if ranks cannot have unequal shares of a batch.
+  void expect_shares() const {
+    if (!cuts_nothing() || samples_ > splits_samples::zero2) fail_by("shares-need-replicas");
+    if (reproducible_) fail("--reproducible needs equal shares; leave out --shares or --reproducible");
+  }
 
   /// The number of parts into which the samples of a step are split; the mesh must fit the world.
   [[nodiscard]] int replicas(int world) const noexcept {

@@ -51,6 +51,10 @@ refuses("too many ranks", "ranks", "5000", ranks=5000)
 refuses("an unknown axis", "--parallel", "\"depth\"",
         "data, zero1, zero2, zero3, diloco, parameter_server, tensor, sequence, context, pipeline and expert",
         parallel="data,depth=2")
+refuses("a share of nothing", "--shares", "2:0", "above 0", shares="2:0")
+refuses("shares in words", "--shares", "\"most\"", "2:1", shares="most")
+refuses("too many shares", "3 weights for 2 ranks", shares="2:1:1")
+refuses("shares where they do not work", "zero<1> and zero<2>", shares="2:1", parallel="zero3")
 refuses("an axis without a name", "unknown axis \"\"", parallel="data,")
 refuses("an unknown schedule", "\"zigzag\"", "gpipe, 1f1b", parallel="pipeline:zigzag")
 refuses("a schedule of nothing", "data has no schedule", parallel="data:1f1b")
