@@ -23,6 +23,8 @@ class decoder {
   /// The logits (rows.outputs, vocabulary) of those rows that are wanted.
   /// @param tokens  of the rows.
   [[nodiscard]] virtual tensor<float> compute(std::span<std::int32_t const> tokens, paged_rows const& rows) = 0;
+  /// Called about once a second while there is nothing to compute, in the thread that computes.
+  virtual void idle() {}
 };
 
 /// The decoder that a trainer is. Between passes of an engine nobody else uses the trainer, and its parameters stay as

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstddef>
@@ -40,7 +41,8 @@ namespace trireme::serve {
 /// Numerics the tokens of a request do not depend on what else is served, in host memory: every row of a pass has the
 ///          same bits, whatever else is in it.
 /// Threads  submit(), cancel() and now() may be called by any thread, also in callbacks. Between start() and stop()
-///          the decoder belongs to the engine's thread; without start(), pass() computes in the caller's.
+///          the decoder belongs to the engine's thread; work() and pass() compute in the caller's. stop() and drain()
+///          are called by one thread at a time.
 /// Method   [Yu et al., "Orca", 2022], passes over rows of many requests; pages: [Kwon et al., "Efficient memory
 ///          management for large language model serving with PagedAttention", 2023].
 /// Errors   config_error for options that do not fit.
@@ -95,10 +97,13 @@ class engine {
 
   /// Computes in a thread of its own from now on.
   void start() {
-    if (thread_.joinable()) throw config_error("trireme::serve::engine: start() was called already");
-    std::lock_guard const lock(mutex_);
-    if (closed_) throw config_error("trireme::serve::engine: it has stopped; make another one");
+    begin();
     thread_ = std::thread([this] { run(); });
+  }
+  /// Computes in the caller's thread, until another thread (not a callback) calls stop().
+  void work() {
+    begin();
+    run();
   }
   /// Takes no more requests, and returns when all have ended.
   void drain() {
@@ -106,9 +111,9 @@ class engine {
     {
       std::unique_lock lock(mutex_);
       closed_ = true;
-      if (thread_.joinable()) changed_.wait(lock, [&] { return idle(); });
+      changed_.wait(lock, [&] { return !works_ || idle(); });
+      if (works_ || idle()) return;
     }
-    if (thread_.joinable()) return;
     while (pass()) {
     }
   }
@@ -212,26 +217,42 @@ class engine {
     return length - 1 + std::min(std::max<std::int64_t>(1, what.max_tokens), room);
   }
 
+  void begin() {
+    std::lock_guard const lock(mutex_);
+    if (works_) throw config_error("trireme::serve::engine: it computes already; call start() or work() once");
+    if (closed_) throw config_error("trireme::serve::engine: it has stopped; make another one");
+    works_ = true;
+  }
   void expect_other_thread(char const* who) const {
-    if (std::this_thread::get_id() != thread_.get_id()) return;
+    {
+      std::lock_guard const lock(mutex_);
+      if (std::this_thread::get_id() != worker_) return;
+    }
     throw config_error(text("trireme::serve::engine::", who, ": a callback called it; call it in another thread"));
   }
   // Whether there is nothing to do; mutex_ is locked.
   [[nodiscard]] bool idle() const { return arrived_.empty() && told_.running == 0 && told_.waiting == 0; }
 
   void run() {
-    for (;;) {
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopping_ || !idle(); });
-        if (stopping_) return;
-      }
+    std::unique_lock lock(mutex_);
+    worker_ = std::this_thread::get_id();
+    while (!stopping_) {
+      auto const busy = changed_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || !idle(); });
+      if (stopping_) break;
+      lock.unlock();
       try {
-        pass();
-      } catch (std::exception const& problem) {  // the memory is used up
+        if (busy)
+          pass();
+        else
+          model_.idle();
+      } catch (std::exception const& problem) {  // the memory is used up, or a rank has failed
         end_all(finish::error, problem.what());
       }
+      lock.lock();
     }
+    works_ = false;
+    worker_ = {};
+    changed_.notify_all();
   }
   void end() {
     {
@@ -240,6 +261,10 @@ class engine {
       changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !works_; });
+    }
     take_news();
     end_all(finish::cancelled);
   }
@@ -548,6 +573,8 @@ class engine {
   statistics told_;
   request_id last_ = 0;
   bool closed_ = false, stopping_ = false;
+  bool works_ = false;      // start() or work() was called, and its thread has not ended
+  std::thread::id worker_;  // that thread
   std::thread thread_;
 };
 
