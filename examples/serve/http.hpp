@@ -1,12 +1,10 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "vocabulary.hpp"
 

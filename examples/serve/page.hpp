@@ -5,7 +5,8 @@ inline constexpr char const* page = R"page(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>trireme</title>
 <meta name="viewport" content="width=device-width">
 <style>
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 50em; padding: 0 1em; color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 50em; padding: 0 1em }
+:root { color-scheme: light dark }
 textarea { width: 100%; box-sizing: border-box; font: inherit }
 input[type=number] { width: 5em }
 #text { white-space: pre-wrap; border: 1px solid #8888; border-radius: 4px; padding: .7em; min-height: 8em }
@@ -38,7 +39,8 @@ async function go() {
   at("go").disabled = true; at("stop").disabled = false;
   try {
     const answer = await fetch(chat ? "v1/chat/completions" : "v1/completions", {method: "POST",
-      headers: {"Content-Type": "application/json", ...headers()}, body: JSON.stringify(asked), signal: running.signal});
+      headers: {"Content-Type": "application/json", ...headers()}, body: JSON.stringify(asked),
+      signal: running.signal});
     if (!answer.ok) throw Error((await answer.json()).error.message);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = "";;) {
@@ -73,7 +75,8 @@ async function look() {
       const found = /^trireme_(\w+) (\d+)$/.exec(line);
       if (found) now[found[1]] = +found[2];
     }
-    const speed = before ? (now.tokens_generated_total - before.tokens_generated_total) * 1000 / (now.time - before.time) : 0;
+    const more = before ? now.tokens_generated_total - before.tokens_generated_total : 0;
+    const speed = more * 1000 / (before ? now.time - before.time : 1);
     before = now;
     at("state").textContent = `${now.requests_running} running, ${now.requests_waiting} waiting, ` +
       `${now.pages_used} of ${now.pages} pages, ${speed.toFixed(1)} tokens a second`;
