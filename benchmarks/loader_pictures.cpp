@@ -29,7 +29,8 @@ int make(std::string const& folder, int count) {
     std::vector<JSAMPLE> bytes(static_cast<std::size_t>(width * height * 3));
     for (int y = 0; y < height; ++y) {
       for (int x = 0; x < width; ++x) {
-        auto const noise = random_block({1, static_cast<std::uint64_t>(n)}, 0, static_cast<std::uint64_t>(y * width + x), 0);
+        auto const noise =
+            random_block({1, static_cast<std::uint64_t>(n)}, 0, static_cast<std::uint64_t>(y * width + x), 0);
         for (std::size_t c = 0; c < 3; ++c) {
           auto const wave = std::sin(0.02 * x * static_cast<double>(c + 1)) * std::cos(0.03 * y + n);
           auto const number = 128 + 90 * wave + static_cast<double>(noise[c] % 25) - 12;

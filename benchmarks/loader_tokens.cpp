@@ -1,12 +1,11 @@
 // What a loader costs, without other libraries: one JSON object per row; scripts/benchmark loader starts it.
 //   loader_tokens FOLDER [rounds]
-//   tokens              windows of 1024 tokens of cached uint16 shards in FOLDER, shuffled, beside a copy of as many bytes
-//                       as the loader delivers, from the same places of an array in memory
-//   sparse_start        sample 10^9 of a sparse file, from open() to the first batch: samples per second is 1 / that time,
-//                       the peer the 10 ms that it may take. It ends with 1 if that takes more, or 16 MB of memory
-//   decoding_0.8        steps of 20 ms, with samples whose decoding takes 16 ms a step, beside samples that cost nothing
+//   tokens        windows of 1024 tokens of cached uint16 shards in FOLDER, shuffled, beside a copy of as many bytes as
+//                 the loader delivers, from as many places of an array in memory
+//   sparse_start  sample 10^9 of a sparse file, from open() to the first batch: samples per second is 1 / that time,
+//                 the peer the 10 ms that it may take. The program ends with 1 if it is more, or takes 16 MB of memory
+//   decoding_0.8  steps of 20 ms, with samples whose decoding takes 16 ms a step, beside samples that cost nothing
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,9 +36,10 @@ double median(std::vector<double> of) {
   return of[of.size() / 2];
 }
 void row(char const* source, int workers, double rate, char const* peer, double peer_rate, double step_share) {
-  std::printf("{\"source\": \"%s\", \"workers\": %d, \"samples_per_second\": %.1f, \"peer\": \"%s\", "
-              "\"peer_samples_per_second\": %.1f, \"step_share\": ",
-              source, workers, rate, peer, peer_rate);
+  std::printf(
+      "{\"source\": \"%s\", \"workers\": %d, \"samples_per_second\": %.1f, \"peer\": \"%s\", "
+      "\"peer_samples_per_second\": %.1f, \"step_share\": ",
+      source, workers, rate, peer, peer_rate);
   step_share < 0 ? std::printf("null}\n") : std::printf("%.4f}\n", step_share);
   std::fflush(stdout);
 }
