@@ -35,6 +35,21 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+/// Until it is destroyed the processor has such a speed: then it sleeps for as long as it would have computed more.
+class slowed {
+ public:
+  explicit slowed(double speed) : speed_(speed), begin_(processor_seconds()) {}
+  slowed(slowed const&) = delete;
+  slowed& operator=(slowed const&) = delete;
+  ~slowed() {
+    double const more = (processor_seconds() - begin_) * (1 / speed_ - 1);
+    if (more > 0) std::this_thread::sleep_for(std::chrono::duration<double>(more));
+  }
+
+ private:
+  double speed_, begin_;
+};
+
 /// The perceptron, on a processor of such a speed.
 class perceptron {
  public:
@@ -44,42 +59,31 @@ class perceptron {
 
   void visit_parameters(auto&& visit) { visit("weights", tensor_view{values_}, tensor_view{gradient_}); }
   float forward(samples const& batch) {
-    return slowed([&] {
-      auto const n = batch.count();
-      x_ = rows_of(batch.inputs.as<float>().address(), n, inputs);
-      middle_.noalias() = x_ * first();
-      middle_ = middle_.array().tanh();
-      error_.noalias() = middle_ * second();
-      error_ -= rows_of(batch.targets.as<float>().address(), n, inputs);
-      return error_.squaredNorm() / static_cast<float>(n);
-    });
+    slowed const pass(speed_);
+    auto const n = batch.count();
+    x_ = rows_of(batch.inputs.as<float>().address(), n, inputs);
+    middle_.noalias() = x_ * first();
+    middle_ = middle_.array().tanh();
+    error_.noalias() = middle_ * second();
+    error_ -= rows_of(batch.targets.as<float>().address(), n, inputs);
+    return error_.squaredNorm() / static_cast<float>(n);
   }
   void backward(auto&& ready) {
-    slowed([&] {
-      error_ *= 2 / static_cast<float>(x_.rows());
-      Eigen::Map<matrix>(gradient_.data() + inputs * hidden, hidden, inputs).noalias() = middle_.transpose() * error_;
-      slope_.noalias() = error_ * second().transpose();
-      slope_.array() *= 1 - middle_.array().square();
-      Eigen::Map<matrix>(gradient_.data(), inputs, hidden).noalias() = x_.transpose() * slope_;
-    });
+    compute_gradient();
     ready("weights");
   }
 
  private:
+  void compute_gradient() {
+    slowed const pass(speed_);
+    error_ *= 2 / static_cast<float>(x_.rows());
+    Eigen::Map<matrix>(gradient_.data() + inputs * hidden, hidden, inputs).noalias() = middle_.transpose() * error_;
+    slope_.noalias() = error_ * second().transpose();
+    slope_.array() *= 1 - middle_.array().square();
+    Eigen::Map<matrix>(gradient_.data(), inputs, hidden).noalias() = x_.transpose() * slope_;
+  }
   [[nodiscard]] rows_of first() const { return {values_.data(), inputs, hidden}; }
   [[nodiscard]] rows_of second() const { return {values_.data() + inputs * hidden, hidden, inputs}; }
-  template <class Pass>
-  auto slowed(Pass&& pass) const {
-    struct late {
-      double speed, begin = processor_seconds();
-      ~late() {
-        double const more = (processor_seconds() - begin) * (1 / speed - 1);
-        if (more > 0) std::this_thread::sleep_for(std::chrono::duration<double>(more));
-      }
-    };
-    late const until{speed_};
-    return pass();
-  }
 
   double speed_;
   std::vector<float> values_, gradient_;
