@@ -48,7 +48,8 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, positions const& what, std::s
     auto const others = graph.constant_of(detail::integers{1}), end = graph.constant_of(detail::integers{what.rows});
     auto const behind = graph.add("Slice", {rows, others, end, graph.constant_of(detail::integers{1})});
     auto const batch = graph.add("Shape", {rows}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
-    auto const one = graph.add("Concat", {batch, graph.constant_of(detail::integers{1, 1})}, {{"axis", std::int64_t{0}}});
+    auto const one =
+        graph.add("Concat", {batch, graph.constant_of(detail::integers{1, 1})}, {{"axis", std::int64_t{0}}});
     auto const token = graph.add("Expand", {at.parameter("cls_token", {at.width}), one});
     rows = graph.add("Concat", {token, behind}, {{"axis", std::int64_t{1}}});
   }
