@@ -2,7 +2,7 @@
 // that the known speeds ask for. One JSON object a row: {"shares": "even" | "auto" | "ideal", "seconds_per_step"}, the
 // median of rounds in which the three take turns.
 //   unequal [--slow RANK:SPEED (1:0.5)] [--ranks N (2)] [--rounds N (9)]
-// A rank of speed 0.5 sleeps after each pass for as long as its processor has computed in it. The model is a perceptron
+// A rank of speed 0.5 sleeps after each pass for as long as the pass has taken. The model is a perceptron
 // 256 - 512 - 256, a batch has 192 samples; ranks are threads.
 
 #include <Eigen/Dense>
@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <string>
 #include <thread>
@@ -29,20 +28,16 @@ using rows_of = Eigen::Map<matrix const>;
 
 constexpr std::int64_t inputs = 256, hidden = 512;
 
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Until it is destroyed the processor has such a speed: then it sleeps for as long as it would have computed more.
+/// Until it is destroyed the processor has such a speed: then it sleeps for the time that it would take more.
 class slowed {
  public:
-  explicit slowed(double speed) : speed_(speed), begin_(processor_seconds()) {}
+  explicit slowed(double speed) : speed_(speed), begin_(now()) {}
   slowed(slowed const&) = delete;
   slowed& operator=(slowed const&) = delete;
   ~slowed() {
-    double const more = (processor_seconds() - begin_) * (1 / speed_ - 1);
+    double const more = (now() - begin_) * (1 / speed_ - 1);
     if (more > 0) std::this_thread::sleep_for(std::chrono::duration<double>(more));
   }
 
