@@ -449,7 +449,22 @@ class shard_sequence {
       auto const at = from.data_at + first * static_cast<std::int64_t>(sizeof(Stored));
       from.file.read(at, {reinterpret_cast<unsigned char*>(buffer.data()), count * sizeof(Stored)});
       bool bad = false;
-      for (std::size_t i = 0; i < count; ++i) {
+      std::size_t i = 0;
+      if constexpr (sizeof(Stored) <= 4) {
+        // The highest bit of a number that is negative or not below the limit. Blocks of a fixed length become vectors.
+        constexpr std::size_t block = 64;
+        auto const last = static_cast<std::uint32_t>(limit - 1);
+        for (; i + block <= count; i += block) {
+          std::uint32_t bits = 0;
+          for (std::size_t j = i; j < i + block; ++j) {
+            auto const number = static_cast<std::uint32_t>(buffer[j]);
+            bits |= number | (last - number);
+            to[j] = static_cast<std::int32_t>(number);
+          }
+          bad |= bits >> 31 != 0;
+        }
+      }
+      for (; i < count; ++i) {
         bad |= static_cast<std::uint64_t>(static_cast<std::int64_t>(buffer[i])) >= limit;
         to[i] = static_cast<std::int32_t>(buffer[i]);
       }
