@@ -2,7 +2,7 @@
 // that the known speeds ask for. One JSON object a row: {"shares": "even" | "auto" | "ideal", "seconds_per_step"}, the
 // median of rounds in which the three take turns.
 //   unequal [--slow RANK:SPEED (1:0.5)] [--ranks N (2)] [--rounds N (9)]
-// A rank of speed 0.5 sleeps after each pass for as long as its processor has computed in it. The model is a perceptron
+// A rank of speed 0.5 sleeps after each pass for as long as the pass has taken. The model is a perceptron
 // 256 - 512 - 256, a batch has 192 samples; ranks are threads.
 
 #include <Eigen/Dense>
@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <string>
 #include <thread>
@@ -29,11 +28,22 @@ using rows_of = Eigen::Map<matrix const>;
 
 constexpr std::int64_t inputs = 256, hidden = 512;
 
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Until it is destroyed the processor has such a speed: then it sleeps for the time that it would take more.
+class slowed {
+ public:
+  explicit slowed(double speed) : speed_(speed), begin_(now()) {}
+  slowed(slowed const&) = delete;
+  slowed& operator=(slowed const&) = delete;
+  ~slowed() {
+    double const more = (now() - begin_) * (1 / speed_ - 1);
+    if (more > 0) std::this_thread::sleep_for(std::chrono::duration<double>(more));
+  }
+
+ private:
+  double speed_, begin_;
+};
 
 /// The perceptron, on a processor of such a speed.
 class perceptron {
@@ -44,42 +54,31 @@ class perceptron {
 
   void visit_parameters(auto&& visit) { visit("weights", tensor_view{values_}, tensor_view{gradient_}); }
   float forward(samples const& batch) {
-    return slowed([&] {
-      auto const n = batch.count();
-      x_ = rows_of(batch.inputs.as<float>().address(), n, inputs);
-      middle_.noalias() = x_ * first();
-      middle_ = middle_.array().tanh();
-      error_.noalias() = middle_ * second();
-      error_ -= rows_of(batch.targets.as<float>().address(), n, inputs);
-      return error_.squaredNorm() / static_cast<float>(n);
-    });
+    slowed const pass(speed_);
+    auto const n = batch.count();
+    x_ = rows_of(batch.inputs.as<float>().address(), n, inputs);
+    middle_.noalias() = x_ * first();
+    middle_ = middle_.array().tanh();
+    error_.noalias() = middle_ * second();
+    error_ -= rows_of(batch.targets.as<float>().address(), n, inputs);
+    return error_.squaredNorm() / static_cast<float>(n);
   }
   void backward(auto&& ready) {
-    slowed([&] {
-      error_ *= 2 / static_cast<float>(x_.rows());
-      Eigen::Map<matrix>(gradient_.data() + inputs * hidden, hidden, inputs).noalias() = middle_.transpose() * error_;
-      slope_.noalias() = error_ * second().transpose();
-      slope_.array() *= 1 - middle_.array().square();
-      Eigen::Map<matrix>(gradient_.data(), inputs, hidden).noalias() = x_.transpose() * slope_;
-    });
+    compute_gradient();
     ready("weights");
   }
 
  private:
+  void compute_gradient() {
+    slowed const pass(speed_);
+    error_ *= 2 / static_cast<float>(x_.rows());
+    Eigen::Map<matrix>(gradient_.data() + inputs * hidden, hidden, inputs).noalias() = middle_.transpose() * error_;
+    slope_.noalias() = error_ * second().transpose();
+    slope_.array() *= 1 - middle_.array().square();
+    Eigen::Map<matrix>(gradient_.data(), inputs, hidden).noalias() = x_.transpose() * slope_;
+  }
   [[nodiscard]] rows_of first() const { return {values_.data(), inputs, hidden}; }
   [[nodiscard]] rows_of second() const { return {values_.data() + inputs * hidden, hidden, inputs}; }
-  template <class Pass>
-  auto slowed(Pass&& pass) const {
-    struct late {
-      double speed, begin = processor_seconds();
-      ~late() {
-        double const more = (processor_seconds() - begin) * (1 / speed - 1);
-        if (more > 0) std::this_thread::sleep_for(std::chrono::duration<double>(more));
-      }
-    };
-    late const until{speed_};
-    return pass();
-  }
 
   double speed_;
   std::vector<float> values_, gradient_;

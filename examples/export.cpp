@@ -4,11 +4,13 @@
 // 3, DeepSeek V3, BERT's encoder) as a file for llama.cpp and ollama, with its tokenizer; F16 unless told otherwise.
 // Without --out it is DIR/model-TYPE.gguf. The file appears whole or not at all.
 //
-// export DIR --to onnx [--dialect portable] [--past yes|no] [--out FILE|FOLDER]
+// export DIR --to onnx [--dialect portable|native|ort] [--past yes|no] [--out FILE|FOLDER]
 //
 // Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3 or BERT as a graph for onnxruntime, DIR/model.onnx unless
-// told otherwise: opset 18, standard operators. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past
-// no` a decoder neither takes nor gives keys and values of earlier positions.
+// told otherwise: opset 18, standard operators; native: opset 23, with its Attention; ort: opset 21, with onnxruntime's
+// GroupQueryAttention. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past no` a decoder neither takes
+// nor gives keys and values of earlier positions. A FOLDER, which exists or ends in "/", gets model.onnx with the
+// tokenizer's files, generation_config.json and onnxruntime-genai's genai_config.json.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -53,7 +55,7 @@ options parse(std::vector<std::string_view> const& given) {
   if (out.directory.empty() || out.to.empty()) {
     throw config_error(
         "usage: export DIR --to gguf [--type f32|f16|bf16|q8_0|q4_0] [--out FILE], or export DIR --to onnx "
-        "[--dialect portable] [--past yes|no] [--out FILE|FOLDER]");
+        "[--dialect portable|native|ort] [--past yes|no] [--out FILE|FOLDER]");
   }
   if (out.to != "gguf" && out.to != "onnx") {
     throw config_error(text("--to is \"", out.to, "\"; only gguf and onnx are written"));
@@ -62,8 +64,8 @@ options parse(std::vector<std::string_view> const& given) {
   if (graph && !out.type.empty()) throw config_error("--type is of gguf; onnx has F32");
   if (!graph && !out.dialect.empty()) throw config_error("--dialect is of onnx; leave it out");
   if (!graph && !out.past.empty()) throw config_error("--past is of onnx; leave it out");
-  if (!out.dialect.empty() && out.dialect != "portable")
-    throw config_error(text("--dialect is \"", out.dialect, "\"; it is portable"));
+  if (!out.dialect.empty() && !nn::onnx_dialect_named(out.dialect))
+    throw config_error(text("--dialect is \"", out.dialect, "\"; it is portable, native or ort"));
   if (!out.past.empty() && out.past != "yes" && out.past != "no")
     throw config_error(text("--past is \"", out.past, "\"; it is yes or no"));
   if (out.type.empty()) out.type = "f16";
@@ -90,7 +92,9 @@ int main(int argc, char** argv) {
     if (given.out.empty())
       given.out = graph ? given.directory + "/model.onnx" : text(given.directory, "/model-", given.type, ".gguf");
     std::uint64_t bytes = 0;
-    nn::onnx_options const of_graph{.past = given.past != "no"};
+    nn::onnx_options const of_graph{
+        .past = given.past != "no",
+        .dialect = nn::onnx_dialect_named(given.dialect).value_or(nn::onnx_dialect::portable)};
     if (!graph) {
       bytes = nn::write_gguf(given.directory, given.out, how);
     } else if (given.out.ends_with('/') || std::filesystem::is_directory(given.out)) {

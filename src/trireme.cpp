@@ -45,6 +45,7 @@
 #include "layers.cpp"
 #include "products.cpp"
 #include "reductions.cpp"
+#include "serving.cpp"
 #include "updates.cpp"
 #ifndef TRIREME_ONLY_FP32
 #include "trainers_any_bf16.cpp"

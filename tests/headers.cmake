@@ -33,8 +33,9 @@ if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     trireme_uses_utf8proc(utf8proc ${program})
     trireme_uses_sentencepiece(sentencepiece ${program})
     trireme_includes(cuda ${program} "trireme/comm/cuda\\.hpp")
-    if(NOT mpi AND NOT torch AND NOT cuda AND (NOT utf8proc OR TARGET trireme::utf8proc) AND
-       (NOT sentencepiece OR TARGET trireme::sentencepiece))
+    trireme_includes(httplib ${program} "httplib\\.h")
+    if(NOT mpi AND NOT torch AND NOT cuda AND (NOT httplib OR TARGET trireme_httplib) AND
+       (NOT utf8proc OR TARGET trireme::utf8proc) AND (NOT sentencepiece OR TARGET trireme::sentencepiece))
       trireme_add_test(headers.clang.${name} TIMEOUT 300 LABELS headers
         COMMAND ${TRIREME_CLANG} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-pragma-once-outside-header
                 -DFMT_HEADER_ONLY=1 ${include_flags} -x c++ ${program})

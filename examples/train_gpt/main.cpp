@@ -69,7 +69,7 @@ struct plan {
   trireme::data::token_shards shards;  // none of --text
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
   trireme::data::shares shares;
-  std::int64_t check_every, grace;
+  std::int64_t check_every, grace, workers, bad_samples;
   int recover, recover_ranks;
   std::chrono::milliseconds save_deadline;
   std::chrono::duration<double> heartbeat_interval;
@@ -100,6 +100,8 @@ struct plan {
         shares(shares_of(given.text("shares"))),
         check_every(given.number("check-every", 0)),
         grace(given.number("grace", 1)),
+        workers(given.number("workers", 0)),
+        bad_samples(given.number("bad-samples", 0)),
         recover(static_cast<int>(std::min<std::int64_t>(given.number("recover", 0), 1 << 20))),
         recover_ranks(static_cast<int>(std::min<std::int64_t>(given.number("recover-ranks", 0), 1 << 20))),
         save_deadline(given.seconds("save-deadline")),
@@ -276,6 +278,10 @@ class run {
     enter(heartbeat::phase::training);
     trainer_->on_step([&](step_report const& done) { after_step(done); });
     trainer_->on_save([&](save_report const& done) { after_save(done); });
+    trainer_->on_read_problem([&](data::read_problem const& problem) {
+      if (writes()) progress_.finish();
+      std::fprintf(stderr, "train_gpt: %s\n", to_string(problem).c_str());
+    });
     fit_report report{.stopped = true};
     if (plan_.steps == 0) {
       report.stopped = false;
@@ -285,6 +291,8 @@ class run {
                                                 .micro_batches = micro_batches_,
                                                 .stop_after = plan_.stop_after,
                                                 .check_every = plan_.check_every,
+                                                .workers = plan_.workers,
+                                                .bad_samples = plan_.bad_samples,
                                                 .shares = plan_.shares});
     }
     progress_.finish();
@@ -399,6 +407,9 @@ class run {
                  static_cast<long long>(done.step), done.failure.c_str());
   }
 
+  // Of the time of steps, in which this rank waited for data.
+  [[nodiscard]] double waiting_share() const { return waited_ > 0 ? waited_ / (waited_ + busy_) : 0.0; }
+
   // An incomplete record would make later ones unreadable, so after a failure no more are written.
   void log(step_report const& done, double rate) {
     if (!log_) return;
@@ -406,7 +417,8 @@ class run {
       log_->add(done.step, {{"loss/train", static_cast<float>(done.loss)},
                             {"gradient/norm", static_cast<float>(done.norm)},
                             {"learning_rate", static_cast<float>(done.learning_rate)},
-                            {"tokens_per_second", static_cast<float>(rate)}});
+                            {"tokens_per_second", static_cast<float>(rate)},
+                            {"data/waiting_share", static_cast<float>(done.waited / (done.waited + done.seconds))}});
     } catch (io_error const& problem) {
       log_.reset();
       std::fprintf(stderr, "train_gpt: %s; training goes on without events for TensorBoard\n", problem.what());
@@ -416,6 +428,7 @@ class run {
   void after_step(step_report const& done) {
     traffic_ += trainer_->bytes_sent() - sent_;
     busy_ += done.seconds;
+    waited_ += done.waited;
     tokens_ += done.samples * plan_.context;
     if (done.step == 0) history_.loss_first = done.loss;
     history_.loss_last = done.loss;
@@ -424,7 +437,12 @@ class run {
     if (writes()) {
       auto const rate = static_cast<double>(tokens_) / busy_;
       log(done, rate);
-      progress_.update({done.step + 1, plan_.steps, done.loss, rate, seconds_since(start_)});
+      progress_.update({.step = done.step + 1,
+                        .steps = plan_.steps,
+                        .loss = done.loss,
+                        .tokens_per_second = rate,
+                        .elapsed_seconds = seconds_since(start_),
+                        .waiting_share = waiting_share()});
       beat_->step(done.step + 1, done.loss, done.seconds);
     }
     stragglers_.add(done.seconds, trainer_->times().exposed);
@@ -486,6 +504,8 @@ class run {
                            {"tokens_per_second", busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0},
                            {"bytes_sent_per_step", static_cast<double>(traffic_) / static_cast<double>(steps)},
                            {"exchange_hidden", trainer_->times().hidden()},
+                           {"data_waiting_share", waiting_share()},
+                           {"samples_left_out", report.left_out},
                            {"state_hash", hexadecimal(hash)},
                            {"seconds", seconds},
                            {"model", to_string(plan_.model)},
@@ -544,6 +564,14 @@ class run {
     if (!hurried) std::printf("; %s/timeline.json in ui.perfetto.dev", directory);
     std::printf("\n");
     std::fflush(stdout);
+    if (report.left_out > 0) {
+      std::fprintf(stderr, "train_gpt: %s left out because %s cannot be read\n",
+                   trireme::text(trireme::how_many(report.left_out, "sequence"),
+                                 trireme::agreeing(report.left_out, " was", " were"))
+                       .c_str(),
+                   report.left_out == 1 ? "it" : "they");
+    }
+    if (auto const slow = report.slow_data(); !slow.empty()) std::fprintf(stderr, "train_gpt: %s\n", slow.c_str());
     if (history_.skipped_last > 0) {
       std::fprintf(stderr,
                    "train_gpt: the last %lld steps were skipped, because a gradient was not finite, "
@@ -604,6 +632,7 @@ class run {
   std::uint64_t sent_ = 0;
   std::uint64_t traffic_ = 0;
   double busy_ = 0;
+  double waited_ = 0;  // for data
 };
 
 /// Collective. Rank 0 takes the lock of an existing run, to continue it or to rename it; the lock is released when the

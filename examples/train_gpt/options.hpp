@@ -100,6 +100,11 @@ class options {
     add("check-every", "100", "N",
         "steps between comparisons of the copies that several ranks keep, "
         "and of the ranks' speeds (0 = only in saves)");
+    add("workers", "0", "N",
+        "threads of each rank that read its sequences ahead (0 = one, or cores / ranks for data that is slow to read)");
+    add("bad-samples", "0", "N",
+        "number of sequences that may be left out because they cannot be read; each is reported, and another is in its "
+        "place");
     add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
     add("save-deadline", "1800", "SECONDS", "how long ranks wait while one of them saves or loads");
     add("grace", "25", "SECONDS", "time limit for saving and exiting after SIGTERM, SIGHUP or SIGUSR1");

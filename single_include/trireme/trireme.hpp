@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1efc126911f6a2f17d0473eaade6143549d8fc6012d41822b7b4e1b0464473d9
+// SHA-256 of the sources: 072222c6b16c9a9c3e455ec63b4d5c41eff1ca3293be039dded757942c36c240
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -547,23 +547,16 @@ class shape {
     return extents_[static_cast<std::size_t>(axis)];
   }
   /// Number of elements; 1 for a scalar (rank 0).
-  [[nodiscard]] constexpr std::int64_t size() const noexcept {
-    std::int64_t product = 1;
-    for (int axis = 0; axis < rank_; ++axis) product *= (*this)[axis];
-    return product;
-  }
+  [[nodiscard]] constexpr std::int64_t size() const noexcept { return size_; }
   /// Whether one more extent can be added.
   [[nodiscard]] constexpr bool takes(std::int64_t extent) const noexcept {
     std::int64_t product = 0;
-    return rank_ < max_rank && extent >= 0 && !__builtin_mul_overflow(size(), extent, &product);
+    return rank_ < max_rank && extent >= 0 && !__builtin_mul_overflow(size_, extent, &product);
   }
   constexpr void push_back(std::int64_t extent) {
-    if (!takes(extent)) {
-      if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
-      if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
-      throw config_error(text("trireme::shape: ", size(), " times ", how_many(extent, "element"), " exceed 2^63 - 1"));
-    }
+    if (!takes(extent)) refuse(extent);
     extents_[static_cast<std::size_t>(rank_++)] = extent;
+    size_ *= extent;
   }
   [[nodiscard]] constexpr std::span<std::int64_t const> extents() const noexcept {
     return {extents_.data(), static_cast<std::size_t>(rank_)};
@@ -571,8 +564,15 @@ class shape {
   friend constexpr bool operator==(shape const&, shape const&) = default;
 
  private:
+  [[noreturn]] void refuse(std::int64_t extent) const {
+    if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
+    if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
+    throw config_error(text("trireme::shape: ", size_, " times ", how_many(extent, "element"), " exceed 2^63 - 1"));
+  }
+
   std::array<std::int64_t, max_rank> extents_{};
   int rank_ = 0;
+  std::int64_t size_ = 1;  // the product of the extents
 };
 
 /// "(8, 256, 384)"
@@ -10433,7 +10433,9 @@ struct dgc {
   void expect_momentum(double of_optimizer) const {
     if (exactly_equal(of_optimizer, 0)) return;
     throw config_error(text("trireme::compression::dgc applies momentum itself, and the optimizer has a momentum of ",
-                            of_optimizer, ", too; use it with optim::sgd{.momentum = 0}"));
+                            of_optimizer,
+                            ", too; use it with optim::sgd{.momentum = 0} (in parallel::diloco with .outer_momentum = "
+                            "0)"));
   }
 
   template <class Env>
@@ -11336,6 +11338,40 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
+/// Where in the order of a run samples are read: the seed and the epoch of the order, and the position of the first of
+/// them. The others are at the positions that follow.
+struct read_place {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  std::int64_t position = 0;
+  friend bool operator==(read_place const&, read_place const&) = default;
+};
+
+/// A dataset whose samples depend on where in the order they are read, as augmented pictures do.
+///
+/// Requires  read(place, ids, inputs, targets) const, beside the other read(), with a read_place. The loader calls it;
+///           evaluation and prediction call the other one. Random numbers that are drawn by (seed, epoch, number of the
+///           sample) are the same on any number of ranks and after a resume.
+/// Threads   it is called from several threads at once.
+/// Models    data::augment; datasets made of others (data::blend, data::concat, data::subset, data::map of one,
+///           data::any_dataset) pass the place on.
+template <class D>
+concept has_placed_read = requires(D const& data, read_place place, std::span<std::int64_t const> ids, void* inputs,
+                                   void* targets) {
+  { data.read(place, ids, inputs, targets) } -> std::same_as<void>;
+};
+
+/// Reads samples of any dataset at a place of the order.
+template <dataset D>
+void read_at(D const& data, [[maybe_unused]] read_place place, std::span<std::int64_t const> ids, void* inputs,
+             void* targets) {
+  if constexpr (has_placed_read<D>) {
+    data.read(place, ids, inputs, targets);
+  } else {
+    data.read(ids, inputs, targets);
+  }
+}
+
 /// A dataset that sets its own order, which the loader then uses instead of data::sampler.
 ///
 /// Requires  epoch_size(): the number of positions in an epoch, int64, at least 1; id_at(seed, epoch, position): the
@@ -11349,10 +11385,47 @@ concept has_sample_order = requires(D const& data, std::uint64_t seed, std::uint
   { data.id_at(seed, epoch, position) } -> std::same_as<std::int64_t>;
 };
 
+/// A dataset that says whether reading a sample takes much computation, as decoding a picture does. By default the
+/// loader then reads with several threads, sample by sample.
+///
+/// Requires  slow_to_read(): bool, the same on every rank.
+/// Models    data::picture_folder_samples; those of other datasets: data::map, data::concat, data::subset, data::blend,
+///           data::any_dataset.
+template <class D>
+concept has_reading_speed = requires(D const& data) {
+  { data.slow_to_read() } -> std::same_as<bool>;
+};
+
+/// Whether reading a sample takes much computation; false if the dataset does not say.
+template <dataset D>
+[[nodiscard]] bool slow_to_read([[maybe_unused]] D const& data) {
+  if constexpr (has_reading_speed<D>) {
+    return data.slow_to_read();
+  } else {
+    return false;
+  }
+}
+
 }  // namespace trireme
 
 // ---- trireme/data/sampler.hpp
 namespace trireme::data {
+
+/// How an order keeps together what lies together in the data, for data that is larger than the memory.
+///
+/// A block is the samples of about .bytes, as read() writes them: inputs and targets. The order permutes the blocks,
+/// and then the samples within each .window of blocks, so that at any time a run reads from so many blocks only: with
+/// the values here 2 GiB, which the system keeps in memory until each of their samples has been used.
+struct blocks {
+  std::int64_t bytes = std::int64_t{64} << 20;
+  std::int64_t window = 32;
+  friend bool operator==(blocks const&, blocks const&) = default;
+};
+
+/// "trireme::data::blocks{.bytes = 67108864, .window = 32}"
+[[nodiscard]] inline std::string to_string(blocks const& of) {
+  return text("trireme::data::blocks{.bytes = ", of.bytes, ", .window = ", of.window, "}");
+}
 
 /// The order in which samples are visited: a new permutation in each epoch, computed without storing indices.
 ///
@@ -11360,6 +11433,7 @@ namespace trireme::data {
 /// from two saved numbers, on any number of ranks, and no list of indices is shuffled or stored.
 /// Method: a Feistel network on pairs (left, right) of a grid slightly larger than the number of samples, with Philox
 /// as the round function; it is applied again to results outside the range until one is inside [Black, Rogaway, 2002].
+/// With a .block it permutes blocks of so many neighbours, and then the samples within each .window of blocks.
 ///
 /// Numerics every id of [0, samples) occurs exactly once per epoch (tested exhaustively).
 /// Threads  const and stateless: any number of callers.
@@ -11367,36 +11441,84 @@ namespace trireme::data {
 struct sampler {
   std::int64_t samples = 0;
   std::uint64_t seed = 0;
+  std::int64_t block = 0;   ///< samples that stay together; 0: the order is one permutation of all samples
+  std::int64_t window = 0;  ///< blocks whose samples are mixed; of no meaning without a block
 
   void validate() const {
     if (samples < 1)
       throw config_error(text("trireme::data::sampler: ", how_many(samples, "sample"), " give no order"));
+    if (block < 0 || (block > 0 && window < 1)) {
+      throw config_error(text("trireme::data::sampler: .block = ", block, " and .window = ", window,
+                              ", but a block has at least one sample and a window at least one block"));
+    }
   }
 
-  /// The number of the sample at `position` of epoch `epoch`. About 0.1 us.
+  /// The number of the sample at `position` of epoch `epoch`. About 0.1 us; 0.3 us with a block.
   [[nodiscard]] std::int64_t id(std::uint64_t epoch, std::int64_t position) const noexcept {
-    auto const count = static_cast<std::uint64_t>(samples);
-    auto const columns = width(count);
-    auto const rows = (count + columns - 1) / columns;
-    auto at = static_cast<std::uint64_t>(position);
-    do {
-      auto left = at / columns;
-      auto right = at % columns;
-      for (std::uint32_t round = 0; round < rounds; round += 2) {
-        left = (left + word(epoch, round, right)) % rows;
-        right = (right + word(epoch, round + 1, left)) % columns;
-      }
-      at = left * columns + right;
-    } while (at >= count);
-    return static_cast<std::int64_t>(at);
+    auto const count = static_cast<std::uint64_t>(samples), at = static_cast<std::uint64_t>(position);
+    return static_cast<std::int64_t>(block == 0 ? permuted(count, {epoch, whole, 0}, at) : in_blocks(count, epoch, at));
   }
 
   friend bool operator==(sampler const&, sampler const&) = default;
 
  private:
   static constexpr std::uint32_t rounds = 6;
-  static constexpr std::uint32_t site =
-      0x73616d70U;  // "samp": separates these random numbers from other uses of the seed
+  // They separate these random numbers from other uses of the seed: "samp", "samb", "samw".
+  static constexpr std::uint32_t whole = 0x73616d70U, of_blocks = 0x73616d62U, of_window = 0x73616d77U;
+  struct key {
+    std::uint64_t epoch;
+    std::uint32_t site;
+    std::uint64_t window;
+  };
+
+  // Position -> number: positions are in windows, and each window is permuted as a whole. Block `blocks - 1` of the
+  // data lacks `missing` samples; `lacking` is its place in the order of blocks.
+  [[nodiscard]] std::uint64_t in_blocks(std::uint64_t count, std::uint64_t epoch, std::uint64_t at) const noexcept {
+    auto const length = std::min(static_cast<std::uint64_t>(block), count);
+    auto const blocks = (count + length - 1) / length, wide = std::min(static_cast<std::uint64_t>(window), blocks);
+    auto const missing = blocks * length - count;
+    auto const lacking = missing == 0 ? blocks : place_of(blocks, {epoch, of_blocks, 0}, blocks - 1);
+    auto const reach = wide * length, affected = lacking / wide;
+    auto const begin = [&](std::uint64_t w) { return std::min(w * reach - (affected < w ? missing : 0), count); };
+    auto which = at / reach;
+    if (at >= begin(which + 1)) ++which;
+    auto const from = begin(which);
+    auto within = permuted(begin(which + 1) - from, {epoch, of_window, which}, at - from);
+    if (which == affected && within >= (lacking - which * wide + 1) * length - missing) within += missing;
+    auto const chosen = permuted(blocks, {epoch, of_blocks, 0}, which * wide + within / length);
+    return chosen * length + within % length;
+  }
+
+  // A permutation of [0, count).
+  [[nodiscard]] std::uint64_t permuted(std::uint64_t count, key const& by, std::uint64_t at) const noexcept {
+    auto const columns = width(count);
+    auto const rows = (count + columns - 1) / columns;
+    do {
+      auto left = at / columns;
+      auto right = at % columns;
+      for (std::uint32_t round = 0; round < rounds; round += 2) {
+        left = (left + word(by, round, right)) % rows;
+        right = (right + word(by, round + 1, left)) % columns;
+      }
+      at = left * columns + right;
+    } while (at >= count);
+    return at;
+  }
+  // Its inverse: permuted(count, by, place_of(count, by, at)) == at.
+  [[nodiscard]] std::uint64_t place_of(std::uint64_t count, key const& by, std::uint64_t at) const noexcept {
+    auto const columns = width(count);
+    auto const rows = (count + columns - 1) / columns;
+    do {
+      auto left = at / columns;
+      auto right = at % columns;
+      for (std::uint32_t round = rounds; round > 0; round -= 2) {
+        right = (right + columns - word(by, round - 1, left) % columns) % columns;
+        left = (left + rows - word(by, round - 2, right) % rows) % rows;
+      }
+      at = left * columns + right;
+    } while (at >= count);
+    return at;
+  }
 
   // The smallest width whose square is at least `count`: the grid then has fewer than `width` extra cells.
   static std::uint64_t width(std::uint64_t count) noexcept {
@@ -11405,14 +11527,25 @@ struct sampler {
     while (root > 1 && (root - 1) * (root - 1) >= count) --root;
     return root;
   }
-  [[nodiscard]] std::uint64_t word(std::uint64_t epoch, std::uint32_t round, std::uint64_t half) const noexcept {
-    auto const block = random_block({seed, epoch}, site, half, round);
-    return (std::uint64_t{block[1]} << 32 | block[0]) >> 1;  // one bit less, so that adding a half cannot overflow
+  [[nodiscard]] std::uint64_t word(key const& by, std::uint32_t round, std::uint64_t half) const noexcept {
+    auto const drawn = random_block({seed, by.epoch}, by.site, half ^ (by.window << 32), round);  // half < 2^32
+    return (std::uint64_t{drawn[1]} << 32 | drawn[0]) >> 1;  // one bit less, so that adding a half cannot overflow
   }
 };
 
 namespace detail {
 
+/// Whether a dataset sets its order. One that holds another may say so by sets_order().
+template <dataset Dataset>
+[[nodiscard]] bool sets_order([[maybe_unused]] Dataset const& data) {
+  if constexpr (!has_sample_order<Dataset>) {
+    return false;
+  } else if constexpr (requires { data.sets_order(); }) {
+    return data.sets_order();
+  } else {
+    return true;
+  }
+}
 /// The positions of an epoch of a dataset, in its own order or in the sampler's.
 template <dataset Dataset>
 [[nodiscard]] std::int64_t epoch_size(Dataset const& data) {
@@ -11422,21 +11555,41 @@ template <dataset Dataset>
     return data.size();
   }
 }
-/// The number of the sample at a position.
+/// The number of the sample at a position, in the dataset's own order or in the given one.
 template <dataset Dataset>
-[[nodiscard]] std::int64_t id_at(Dataset const& data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+[[nodiscard]] std::int64_t id_at(Dataset const& data, sampler const& order, std::uint64_t epoch,
+                                 std::int64_t position) {
   if constexpr (has_sample_order<Dataset>) {
-    return data.id_at(seed, epoch, position);
-  } else {
-    return sampler{.samples = data.size(), .seed = seed}.id(epoch, position);
+    if (order.block == 0) return data.id_at(order.seed, epoch, position);  // with a block none is set: see order_of
   }
+  return order.id(epoch, position);
+}
+/// The order of a dataset's samples.
+/// @param who  the public name with which messages begin.
+template <dataset Dataset>
+[[nodiscard]] sampler order_of(Dataset const& data, std::uint64_t seed, std::optional<blocks> const& locality,
+                               char const* who) {
+  sampler order{.samples = epoch_size(data), .seed = seed};
+  if (!locality) return order;
+  if (locality->bytes < 1 || locality->window < 1) {
+    throw config_error(text(who, ": .locality = ", to_string(*locality), ", but both numbers must be at least 1"));
+  }
+  if (sets_order(data)) {
+    throw config_error(text(who, ": the dataset sets its own order, so .locality has no effect; leave it out"));
+  }
+  auto const one = shape(data.input_shape()).size() * static_cast<std::int64_t>(size_of(data.input_type())) +
+                   shape(data.target_shape()).size() * static_cast<std::int64_t>(size_of(data.target_type()));
+  order.block = std::max<std::int64_t>(1, locality->bytes / std::max<std::int64_t>(1, one));
+  order.window = locality->window;
+  return order;
 }
 
 }  // namespace detail
 
 /// "trireme::data::sampler{.samples = 10, .seed = 0}"
 [[nodiscard]] inline std::string to_string(sampler const& order) {
-  return text("trireme::data::sampler{.samples = ", order.samples, ", .seed = ", order.seed, "}");
+  return text("trireme::data::sampler{.samples = ", order.samples, ", .seed = ", order.seed,
+              order.block == 0 ? "" : text(", .block = ", order.block, ", .window = ", order.window), "}");
 }
 
 }  // namespace trireme::data
@@ -11447,7 +11600,7 @@ namespace trireme::data {
 /// Holds a reference to any dataset, for code that must not be a template over it.
 ///
 /// Bytes    three pointers; borrows the dataset, which must outlive it. One indirect call per batch.
-/// @models trireme::dataset, trireme::has_sample_order
+/// @models trireme::dataset, trireme::has_sample_order, trireme::has_placed_read
 class any_dataset {
  public:
   template <dataset Dataset>
@@ -11463,10 +11616,16 @@ class any_dataset {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     table_->read(data_, ids, inputs, targets);
   }
+  void read(read_place place, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    table_->read_at(data_, place, ids, inputs, targets);
+  }
+  /// Whether it is the dataset that sets the order; otherwise it is that of the sampler.
+  [[nodiscard]] bool sets_order() const { return table_->sets_order(data_); }
   [[nodiscard]] std::int64_t epoch_size() const { return table_->epoch_size(data_); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const {
     return table_->id_at(data_, seed, epoch, position);
   }
+  [[nodiscard]] bool slow_to_read() const { return table_->slow_to_read(data_); }
 
  private:
   struct table {
@@ -11476,26 +11635,36 @@ class any_dataset {
     shape (*input_shape)(void const*);
     shape (*target_shape)(void const*);
     void (*read)(void const*, std::span<std::int64_t const>, void*, void*);
+    void (*read_at)(void const*, read_place, std::span<std::int64_t const>, void*, void*);
+    bool (*sets_order)(void const*);
     std::int64_t (*epoch_size)(void const*);
     std::int64_t (*id_at)(void const*, std::uint64_t, std::uint64_t, std::int64_t);
+    bool (*slow_to_read)(void const*);
   };
   template <class Dataset>
   static Dataset const& as(void const* data) {
     return *static_cast<Dataset const*>(data);
   }
   template <class Dataset>
-  static constexpr table table_of{[](void const* data) { return as<Dataset>(data).size(); },
-                                  [](void const* data) { return as<Dataset>(data).input_type(); },
-                                  [](void const* data) { return as<Dataset>(data).target_type(); },
-                                  [](void const* data) -> shape { return as<Dataset>(data).input_shape(); },
-                                  [](void const* data) -> shape { return as<Dataset>(data).target_shape(); },
-                                  [](void const* data, std::span<std::int64_t const> ids, void* inputs, void* targets) {
-                                    as<Dataset>(data).read(ids, inputs, targets);
-                                  },
-                                  [](void const* data) { return detail::epoch_size(as<Dataset>(data)); },
-                                  [](void const* data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
-                                    return detail::id_at(as<Dataset>(data), seed, epoch, position);
-                                  }};
+  static constexpr table table_of{
+      [](void const* data) { return as<Dataset>(data).size(); },
+      [](void const* data) { return as<Dataset>(data).input_type(); },
+      [](void const* data) { return as<Dataset>(data).target_type(); },
+      [](void const* data) -> shape { return as<Dataset>(data).input_shape(); },
+      [](void const* data) -> shape { return as<Dataset>(data).target_shape(); },
+      [](void const* data, std::span<std::int64_t const> numbers, void* inputs, void* targets) {
+        as<Dataset>(data).read(numbers, inputs, targets);
+      },
+      [](void const* data, read_place place, std::span<std::int64_t const> numbers, void* inputs, void* targets) {
+        trireme::read_at(as<Dataset>(data), place, numbers, inputs, targets);
+      },
+      [](void const* data) { return detail::sets_order(as<Dataset>(data)); },
+      [](void const* data) { return detail::epoch_size(as<Dataset>(data)); },
+      [](void const* data, std::uint64_t seed, std::uint64_t epoch, std::int64_t position) {
+        auto const& of = as<Dataset>(data);
+        return detail::id_at(of, {.samples = of.size(), .seed = seed}, epoch, position);
+      },
+      [](void const* data) { return trireme::slow_to_read(as<Dataset>(data)); }};
 
   void const* data_;
   table const* table_;
@@ -11518,10 +11687,12 @@ namespace trireme::data {
 struct loader_position {
   std::uint64_t epoch = 0;
   std::int64_t position = 0;
-  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the seed is compared
+  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the order is compared
   std::uint64_t seed = 0;    ///< of the order of samples
+  std::int64_t block = 0;    ///< of the order, as in data::sampler
+  std::int64_t window = 0;
   friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
-    return a.epoch == b.epoch && a.position == b.position;  // samples and seed may be unknown
+    return a.epoch == b.epoch && a.position == b.position;  // the order may be unknown
   }
 
   /// The beginning of the next epoch, which may use any dataset and any order.
@@ -11531,7 +11702,8 @@ struct loader_position {
 /// "trireme::data::loader_position{.epoch = 1, .position = 64, .samples = 128, .seed = 0}"
 [[nodiscard]] inline std::string to_string(loader_position const& at) {
   return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position,
-              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "", "}");
+              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "",
+              at.block > 0 ? text(", .block = ", at.block, ", .window = ", at.window) : "", "}");
 }
 
 /// One rank's part of one batch. Owned by the loader.
@@ -11565,13 +11737,30 @@ class batch_buffer {
     return std::span(ids_).first(static_cast<std::size_t>(count));
   }
 
-  /// Reads the samples whose numbers are in ids(count), as one block.
+  [[nodiscard]] std::span<std::int64_t> all_ids() noexcept { return ids_; }
+
+  /// Reads the samples [first, first + count), whose numbers are in ids(), as one block.
+  /// @param place  of the first of them in the order; null: they are in none.
   template <dataset Dataset>
-  [[nodiscard]] samples read(Dataset const& data, std::int64_t count) {
-    if (count > 0) data.read(ids(count), inputs_.span().data(), targets_.span().data());
-    return whole(data, count);
+  void read(Dataset const& data, std::int64_t first, std::int64_t count, read_place const* place = nullptr) {
+    auto const numbers =
+        std::span<std::int64_t const>(ids_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    auto* const in = inputs_.span().data() + first * bytes_of(data.input_type(), data.input_shape());
+    auto* const out = targets_.span().data() + first * bytes_of(data.target_type(), data.target_shape());
+    if (place != nullptr) {
+      read_at(data, *place, numbers, in, out);
+    } else {
+      data.read(numbers, in, out);
+    }
   }
 
+  /// The first `count` samples, in this buffer.
+  template <dataset Dataset>
+  [[nodiscard]] samples whole(Dataset const& data, std::int64_t count) {
+    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
+            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
+            ids(count)};
+  }
   /// The same samples without reading them: all of their values are 0.
   template <dataset Dataset>
   [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {
@@ -11592,12 +11781,6 @@ class batch_buffer {
   [[nodiscard]] std::span<std::int64_t const> parts() const noexcept { return parts_; }
 
  private:
-  template <dataset Dataset>
-  [[nodiscard]] samples whole(Dataset const& data, std::int64_t count) {
-    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
-            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
-            ids(count)};
-  }
   static std::int64_t bytes_of(dtype type, shape const& one) {
     return one.size() * static_cast<std::int64_t>(size_of(type));
   }
@@ -11618,8 +11801,505 @@ class batch_buffer {
 
 }  // namespace trireme::data
 
-// ---- trireme/data/evaluation.hpp
+// ---- trireme/data/read_problem.hpp
 namespace trireme::data {
+
+/// A sample that was left out because it cannot be read, or whose reading takes long.
+struct read_problem {
+  std::int64_t sample = -1;  ///< its number in the dataset; -1: none
+  std::int64_t samples = 1;  ///< read together, from this one on
+  double seconds = 0;        ///< that reading has taken
+  std::string reason{};      ///< why it was left out; empty: it was not
+
+  friend bool operator==(read_problem const&, read_problem const&) = default;
+};
+
+/// "sample 7 was left out: pictures/a.png: ...", "reading sample 7 takes 12.5 s"
+[[nodiscard]] inline std::string to_string(read_problem const& problem) {
+  if (!problem.reason.empty()) return text("sample ", problem.sample, " was left out: ", problem.reason);
+  auto const whole = [](double number) { return static_cast<std::int64_t>(number + 0.5); };
+  auto const tenths = whole(problem.seconds * 10);
+  return text(
+      "reading sample ", problem.sample, problem.samples > 1 ? text(" and the ", problem.samples - 1, " after it") : "",
+      " takes ",
+      problem.seconds < 1 ? text(whole(problem.seconds * 1000), " ms") : text(tenths / 10, ".", tenths % 10, " s"));
+}
+
+/// A sample cannot be read. what() names it; std::rethrow_if_nested() gives what the dataset has thrown.
+///
+/// Exceptions of the types io_error and format_error keep their types: their sentences get the sample's number, if they
+/// do not have it.
+struct sample_error : error, std::nested_exception {
+  sample_error(std::string const& message, std::int64_t number) : error(message), sample_(number) {}
+  [[nodiscard]] std::int64_t sample() const noexcept { return sample_; }
+
+ private:
+  std::int64_t sample_;
+};
+
+}  // namespace trireme::data
+
+// ---- trireme/data/detail/read_ahead.hpp (goes on)
+namespace trireme::data::detail {
+
+/// The reading threads that are quick for a source: one, or where a sample is expensive to read this rank's share of
+/// the cores.
+/// @param ranks  that share this process's cores.
+[[nodiscard]] inline std::int64_t usual_workers(bool slow_to_read, int ranks) {
+  return slow_to_read ? std::clamp<std::int64_t>(usable_cores() / std::max(ranks, 1), 1, 16) : 1;
+}
+
+/// Whether an error's sentence says "sample 7".
+[[nodiscard]] inline bool names_a_sample(std::string_view what) noexcept {
+  constexpr std::string_view word = "sample ";
+  for (auto at = what.find(word); at != what.npos; at = what.find(word, at + 1)) {
+    auto const next = at + word.size();
+    if (next < what.size() && what[next] >= '0' && what[next] <= '9') return true;
+  }
+  return false;
+}
+
+/// Throws the exception that is being handled, with the number of the sample whose reading it ended.
+[[noreturn]] inline void throw_named(char const* who, std::int64_t id) {
+  auto const sentence = [&](std::string_view what) { return text("sample ", id, " cannot be read: ", what); };
+  auto const reason = [](std::string_view what, std::size_t skipped) {
+    return what.substr(std::min(skipped, what.size()));
+  };
+  try {
+    throw;
+  } catch (std::bad_alloc const&) {
+    throw;
+  } catch (config_error const&) {
+    throw;
+  } catch (comm_error const&) {
+    throw;
+  } catch (io_error const& problem) {
+    if (names_a_sample(problem.what())) throw;
+    throw io_error(problem.path(), sentence(reason(problem.what(), problem.path().size() + 2)), problem.number());
+  } catch (format_error const& problem) {
+    if (names_a_sample(problem.what())) throw;
+    auto const before = text(problem.path(), ": byte ", problem.offset(), ": ").size();
+    throw format_error(problem.path(), problem.offset(), sentence(reason(problem.what(), before)));
+  } catch (std::exception const& problem) {
+    if (names_a_sample(problem.what())) throw;
+    throw sample_error(text(who, ": ", sentence(problem.what())), id);
+  }
+}
+
+/// Reads a sequence of batches ahead of its caller, with several threads, into slots that are used in turn. Batches
+/// are cut into chunks, which the threads take in order; so all of them work on the next batch, and the sequence, its
+/// bytes and its first error are the same for any number of threads.
+///
+/// A derived class says what the batches are, and calls stop() in its destructor.
+///
+/// Threads  one caller; functions of the derived class: start() by one thread at a time, id() and read() by several.
+class read_ahead {
+ public:
+  read_ahead(read_ahead const&) = delete;
+  read_ahead& operator=(read_ahead const&) = delete;
+
+ protected:
+  struct settings {
+    char const* who;  // in errors
+    std::size_t slots = 1;
+    std::int64_t workers = 1;  // 0: the caller reads
+    std::int64_t bad_samples = 0;
+    bool one_by_one = false;  // a chunk is one sample, else a worker's share of the batch
+  };
+  explicit read_ahead(settings const& how) : how_(how), slots_(how.slots) {}
+  virtual ~read_ahead() = default;
+
+  /// Prepares a slot for the next batch. @returns its samples on this rank; -1: there are no more batches.
+  virtual std::int64_t start(std::size_t slot) = 0;
+  /// The number of sample `index` of a slot's batch; `attempt` > 0: of another sample in its place.
+  virtual std::int64_t id(std::size_t slot, std::int64_t index, std::int64_t attempt) = 0;
+  [[nodiscard]] virtual std::span<std::int64_t> ids(std::size_t slot) = 0;
+  /// Reads some samples of a slot, by the numbers in ids().
+  virtual void read(std::size_t slot, std::int64_t first, std::int64_t count) = 0;
+
+  [[nodiscard]] bool has_threads() const noexcept { return how_.workers > 0; }
+
+  /// The slot with the next batch, which is the caller's until the next call; slots.size() if there are no more.
+  std::size_t take() {
+    if (!has_threads()) return take_here();
+    start_threads();
+    std::unique_lock lock(mutex_);
+    mode_ = arithmetic_mode::of_this_thread();
+    in_use_ = false;
+    if (std::exchange(tries_again_, false)) halted_ = false;
+    room_.notify_all();
+    if (!is_ready()) wait(lock);
+    if (read_ == taken_ && ended_ && begun_ == taken_) return slots_.size();
+    auto const slot = taken_ % slots_.size();
+    if (auto const failure = settle(slot); failure != nullptr) {
+      reset(lock);
+      tries_again_ = true;
+      lock.unlock();
+      std::rethrow_exception(failure);
+    }
+    ++taken_;
+    in_use_ = true;
+    lock.unlock();
+    tell_left_out();
+    return slot;
+  }
+
+  /// Forgets all batches that were read ahead; then calls `change`, and goes on. No thread reads meanwhile.
+  template <class Change>
+  void restart(Change const& change) {
+    std::unique_lock lock(mutex_);
+    reset(lock);
+    change();
+    ended_ = halted_ = tries_again_ = false;
+    room_.notify_all();
+  }
+
+  /// Ends the threads.
+  void stop() noexcept {
+    {
+      std::lock_guard const lock(mutex_);
+      stopping_ = true;
+    }
+    room_.notify_all();
+    for (auto& each : threads_) each.join();
+    threads_.clear();
+  }
+
+  /// Calls f in this class's caller's thread, in take(), when a sample is left out or slow.
+  void on_problem(std::function<void(read_problem const&)> f) { call_ = std::move(f); }
+  [[nodiscard]] std::vector<read_problem> const& left_out() const noexcept { return left_out_; }
+  [[nodiscard]] double waited() const noexcept { return waited_; }
+  [[nodiscard]] read_problem slowest() {
+    std::lock_guard const lock(mutex_);
+    return slowest_;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static constexpr std::int64_t most_attempts = 64;
+  static constexpr std::chrono::seconds patience{10};
+
+  /// An exception of reading, at a place of a batch.
+  struct trouble {
+    std::int64_t index;
+    std::int64_t id;
+    bool ends;  // whether the batch could not be read; else another sample is in the place
+    std::exception_ptr what;
+  };
+  struct slot_state {
+    std::int64_t count = 0, given = 0, done = 0;  // samples
+    std::vector<trouble> troubles{};
+    bool failed = false;
+  };
+  struct reading {
+    bool active = false;
+    std::size_t slot = 0;
+    std::int64_t first = 0, count = 0;
+    clock::time_point since{};
+  };
+
+  static double seconds_since(clock::time_point start) {
+    return std::chrono::duration<double>(clock::now() - start).count();
+  }
+
+  void start_threads() {
+    if (!threads_.empty()) return;
+    auto const count = static_cast<std::size_t>(how_.workers);
+    threads_.reserve(count);
+    readings_.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      try {
+        threads_.emplace_back([this, i] { work(i); });
+      } catch (...) {
+        if (threads_.empty()) throw;
+        break;  // fewer threads read the same
+      }
+    }
+  }
+
+  std::size_t take_here() {
+    auto const begin = clock::now();
+    in_use_ = false;
+    reset_slots();
+    auto const count = start(0);
+    if (count < 0) return slots_.size();
+    slots_[0].count = count;
+    if (count > 0) {
+      read_chunk(0, 0, count, slots_[0].troubles);
+      note_time(0, 0, count, seconds_since(begin));
+    }
+    waited_ += seconds_since(begin);
+    if (auto const failure = settle(0); failure != nullptr) {
+      reset_slots();
+      take_back();
+      std::rethrow_exception(failure);
+    }
+    tell_left_out();
+    return 0;
+  }
+
+  [[nodiscard]] bool is_ready() const {
+    if (read_ > taken_) return true;
+    if (begun_ == taken_) return ended_;
+    auto const& next = slots_[taken_ % slots_.size()];
+    return next.failed && busy_ == 0;
+  }
+
+  // While the caller waits, it says which sample it waits for.
+  void wait(std::unique_lock<std::mutex>& lock) {
+    auto const begin = clock::now();
+    auto limit = patience;
+    while (!filled_.wait_for(lock, limit, [this] { return is_ready(); })) {
+      limit = 2 * limit;
+      auto const oldest = std::min_element(readings_.begin(), readings_.end(), [](reading const& a, reading const& b) {
+        return a.active != b.active ? a.active : a.since < b.since;
+      });
+      if (call_ == nullptr || !oldest->active) continue;
+      auto const at = *oldest;
+      lock.unlock();
+      call_({.sample = id(at.slot, at.first, 0), .samples = at.count, .seconds = seconds_since(at.since)});
+      lock.lock();
+    }
+    waited_ += seconds_since(begin);
+  }
+
+  // Waits until no thread reads, and forgets what was read; threads stay halted.
+  void reset(std::unique_lock<std::mutex>& lock) {
+    halted_ = true;
+    filled_.wait(lock, [this] { return busy_ == 0; });
+    take_back();
+    reset_slots();
+    ended_ = false;
+  }
+  void reset_slots() {
+    begun_ = read_ = taken_ = 0;
+    in_use_ = false;
+    for (auto& each : slots_) {
+      each.count = each.given = each.done = 0;
+      each.failed = false;
+      each.troubles.clear();
+    }
+  }
+
+  // What a batch's troubles amount to, in the order of its samples: the exception that one thread would have met.
+  std::exception_ptr settle(std::size_t slot) {
+    auto& troubles = slots_[slot].troubles;
+    if (troubles.empty()) return nullptr;
+    std::stable_sort(troubles.begin(), troubles.end(),
+                     [](trouble const& a, trouble const& b) { return a.index < b.index; });
+    auto const before = left_out_.size();
+    for (auto const& each : troubles) {
+      bool const counts = each.id >= 0;
+      bool const known = std::any_of(left_out_.begin(), left_out_.end(),
+                                     [&](read_problem const& one) { return one.sample == each.id; });
+      bool const too_many = counts && !known && static_cast<std::int64_t>(left_out_.size()) >= how_.bad_samples;
+      if (each.ends || too_many) {
+        left_out_.resize(before);
+        return too_many && how_.bad_samples > 0 ? too_many_bad(each) : each.what;
+      }
+      if (!known) left_out_.push_back({.sample = each.id, .seconds = 0, .reason = what_of(each.what)});
+    }
+    return nullptr;
+  }
+  [[nodiscard]] std::exception_ptr too_many_bad(trouble const& last) const {
+    auto const sentence =
+        text(how_.who, ": ", how_many(how_.bad_samples, "sample"), agreeing(how_.bad_samples, " has", " have"),
+             " been left out, as many as .bad_samples permits, and another cannot be read: ", what_of(last.what));
+    try {
+      std::rethrow_exception(last.what);
+    } catch (...) {
+      return std::make_exception_ptr(sample_error(sentence, last.id));
+    }
+  }
+  static std::string what_of(std::exception_ptr const& problem) {
+    try {
+      std::rethrow_exception(problem);
+    } catch (std::exception const& known) {
+      return known.what();
+    } catch (...) {
+      return "an exception of an unknown type";
+    }
+  }
+  void tell_left_out() {
+    for (; told_ < left_out_.size(); ++told_) {
+      if (call_ != nullptr) call_(left_out_[told_]);
+    }
+  }
+
+  // Reads a part of a slot's batch; what happens is added to `found`.
+  void read_chunk(std::size_t slot, std::int64_t first, std::int64_t count, std::vector<trouble>& found) {
+    std::exception_ptr whole;
+    try {
+      auto const numbers = ids(slot);
+      for (auto i = first; i < first + count; ++i) numbers[static_cast<std::size_t>(i)] = id(slot, i, 0);
+      return read(slot, first, count);
+    } catch (...) {
+      whole = std::current_exception();
+    }
+    if (is_fatal(whole) || (how_.bad_samples == 0 && names_a_sample(what_of(whole))))
+      return found.push_back({first, -1, true, whole});
+    // Which sample is it?
+    std::int64_t bad = 0;
+    for (auto i = first; i < first + count; ++i) {
+      for (std::int64_t attempt = 0;; ++attempt) {
+        auto number = std::int64_t{-1};
+        auto const failure = read_one(slot, i, attempt, number, count == 1 && attempt == 0 ? whole : nullptr);
+        if (failure == nullptr) break;
+        bool const fatal = is_fatal(failure);
+        bool const ends = fatal || ++bad > how_.bad_samples || attempt == most_attempts;
+        found.push_back({i, fatal ? -1 : number, ends, failure});
+        if (ends) return;
+      }
+    }
+    if (bad == 0 && how_.bad_samples == 0) found.push_back({first, -1, true, whole});  // none of them alone
+  }
+  // @param known  the exception of the same reading.
+  std::exception_ptr read_one(std::size_t slot, std::int64_t index, std::int64_t attempt, std::int64_t& number,
+                              std::exception_ptr const& known) {
+    try {
+      number = ids(slot)[static_cast<std::size_t>(index)] = id(slot, index, attempt);
+      try {
+        if (known != nullptr) std::rethrow_exception(known);
+        read(slot, index, 1);
+      } catch (...) {
+        throw_named(how_.who, number);
+      }
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+  // Errors that are not of one sample.
+  static bool is_fatal(std::exception_ptr const& failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (std::bad_alloc const&) {
+      return true;
+    } catch (config_error const&) {
+      return true;
+    } catch (comm_error const&) {
+      return true;
+    } catch (std::exception const&) {
+      return false;
+    } catch (...) {
+      return true;
+    }
+  }
+  void note_time(std::size_t slot, std::int64_t first, std::int64_t count, double seconds) {
+    if (seconds <= slowest_.seconds) return;
+    slowest_.sample = ids(slot)[static_cast<std::size_t>(first)];
+    slowest_.samples = count;
+    slowest_.seconds = seconds;
+  }
+
+  [[nodiscard]] bool has_chunk() const {
+    if (begun_ == 0) return false;
+    auto const& last = slots_[(begun_ - 1) % slots_.size()];
+    return last.given < last.count;
+  }
+  [[nodiscard]] bool has_room() const { return !ended_ && begun_ + (in_use_ ? 1 : 0) < taken_ + slots_.size(); }
+
+  void begin_batch() {
+    auto const slot = begun_ % slots_.size();
+    auto const count = start(slot);
+    if (count < 0) {
+      ended_ = true;
+      filled_.notify_one();
+      return;
+    }
+    auto& state = slots_[slot];
+    state.count = count;
+    state.given = state.done = 0;
+    state.failed = false;
+    state.troubles.clear();
+    ++begun_;
+    complete();
+    if (how_.workers > 1) room_.notify_all();
+  }
+  void complete() {
+    for (; read_ < begun_; ++read_) {
+      auto const& next = slots_[read_ % slots_.size()];
+      if (next.failed || next.done < next.count) break;
+    }
+    filled_.notify_one();
+  }
+
+  void work(std::size_t worker) {
+    std::vector<trouble> found;
+    std::unique_lock lock(mutex_);
+    while (true) {
+      room_.wait(lock, [this] { return stopping_ || (!halted_ && (has_chunk() || has_room())); });
+      if (stopping_) return;
+      if (!has_chunk()) {
+        begin_batch();
+        continue;
+      }
+      auto const slot = (begun_ - 1) % slots_.size();
+      auto& state = slots_[slot];
+      auto const first = state.given;
+      auto const share = how_.one_by_one ? 1 : (state.count + how_.workers - 1) / how_.workers;
+      auto const count = std::min(share, state.count - first);
+      state.given += count;
+      ++busy_;
+      auto const mode = mode_;
+      auto const since = clock::now();
+      readings_[worker] = {true, slot, first, count, since};
+      lock.unlock();
+      mode.use();
+      read_chunk(slot, first, count, found);
+      auto const seconds = seconds_since(since);
+      lock.lock();
+      --busy_;
+      readings_[worker].active = false;
+      note_time(slot, first, count, seconds);
+      state.done += count;
+      for (auto& each : found) {
+        if (each.ends) state.failed = halted_ = true;
+        state.troubles.push_back(std::move(each));
+      }
+      found.clear();
+      complete();
+    }
+  }
+
+ protected:
+  /// After a failure of a batch: the next start() is of that batch again.
+  virtual void take_back() = 0;
+
+ private:
+  settings how_;
+  std::function<void(read_problem const&)> call_;
+  std::vector<read_problem> left_out_;
+  std::size_t told_ = 0;
+  double waited_ = 0;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable room_, filled_;
+  std::vector<slot_state> slots_;  // of batch i: slot i % slots, the threads' until read_ > i, then the caller's
+  std::vector<reading> readings_;  // of each thread
+  read_problem slowest_;
+  std::size_t begun_ = 0, read_ = 0, taken_ = 0;
+  std::int64_t busy_ = 0;     // threads that read now
+  bool in_use_ = false;       // whether the caller still uses batch taken_ - 1
+  bool ended_ = false;        // no batch follows
+  bool halted_ = false;       // by a failure, until the caller tries again
+  bool tries_again_ = false;  // the failure has been thrown
+  bool stopping_ = false;
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace trireme::data::detail
+
+// ---- trireme/data/evaluation.hpp (goes on)
+namespace trireme::data {
+
+/// How the samples of an evaluation are read.
+struct evaluation_reading {
+  std::int64_t workers = 0;   ///< reading threads; 0: as loader_options::workers
+  std::int64_t prefetch = 2;  ///< batches that they read ahead; 0: the caller reads
+  friend bool operator==(evaluation_reading const&, evaluation_reading const&) = default;
+};
 
 /// All samples once, in order, in batches, as a range: `for (auto const& part : evaluation_batches(...))`.
 ///
@@ -11627,22 +12307,33 @@ namespace trireme::data {
 /// rank may get none. Only the last batch of all may be shorter.
 ///
 /// Ranks   no communication.
-/// Bytes    one buffer of `batch` samples, allocated at construction; an element is valid until the iterator advances.
-/// Threads  one caller; advancing the iterator reads the data in the same thread.
+/// Bytes    a buffer of `batch` samples for each batch that is read ahead, and one; allocated at construction. An
+///          element is valid until the iterator advances.
+/// Threads  one caller; threads of its own read ahead as those of data::loader, from begin() on.
 /// Errors   throws config_error if `batch` < 1, if there are no samples, or if the rank does not exist; passes on what
-///          Dataset::read() throws, unless keep_failure() was called.
+///          Dataset::read() throws, with the number of the sample, unless keep_failure() was called.
 ///
 /// @param data  borrowed: must outlive the range.
 template <dataset Dataset>
-class evaluation_batches {
+class evaluation_batches : private detail::read_ahead {
  public:
-  evaluation_batches(Dataset const& data, std::int64_t batch, int rank = 0, int size = 1)
-      : data_(&data), batch_(checked(data, batch, rank, size)), buffer_(data, batch_, 0) {
-    mine_ = even_split((data.size() + batch_ - 1) / batch_, size, rank);
+  evaluation_batches(Dataset const& data, std::int64_t batch, int rank = 0, int size = 1, evaluation_reading how = {})
+      : read_ahead(settings_of(data, part_of(data, batch, rank, size), size, how)),
+        data_(&data),
+        batch_(std::min(batch, data.size())),
+        mine_(part_of(data, batch, rank, size)) {
+    auto const slots = settings_of(data, mine_, size, how).slots;
+    first_.resize(slots);
+    buffers_.reserve(slots);
+    for (std::size_t i = 0; i < slots; ++i) buffers_.emplace_back(data, batch_, 0);
   }
-  evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1) = delete;  // would dangle
+  evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1,
+                     evaluation_reading how = {}) = delete;  // would dangle
+  evaluation_batches(evaluation_batches const&) = delete;
+  evaluation_batches& operator=(evaluation_batches const&) = delete;
+  ~evaluation_batches() override { stop(); }
 
-  /// A single-pass iterator; all iterators of a range share its buffer.
+  /// A single-pass iterator; all iterators of a range share its buffers.
   class iterator {
    public:
     using value_type = samples;
@@ -11651,7 +12342,7 @@ class evaluation_batches {
 
     [[nodiscard]] samples const& operator*() const noexcept { return owner_->current_; }
     iterator& operator++() {
-      owner_->read(++index_);
+      owner_->advance(++index_);
       return *this;
     }
     void operator++(int) { ++*this; }
@@ -11659,13 +12350,16 @@ class evaluation_batches {
 
    private:
     friend evaluation_batches;
-    iterator(evaluation_batches* owner, std::int64_t index) : owner_(owner), index_(index) { owner_->read(index_); }
+    iterator(evaluation_batches* owner, std::int64_t index) : owner_(owner), index_(index) { owner_->advance(index_); }
     [[nodiscard]] bool finished() const noexcept { return index_ >= owner_->mine_.end(); }
     evaluation_batches* owner_;
     std::int64_t index_;
   };
 
-  [[nodiscard]] iterator begin() { return {this, mine_.first}; }
+  [[nodiscard]] iterator begin() {
+    restart([this] { next_ = expected_ = mine_.first; });
+    return {this, mine_.first};
+  }
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
   /// For a rank that other ranks wait for: from now on an exception of Dataset::read() is stored in failure(), and
   /// samples that could not be read, and all after them, are zeros.
@@ -11675,38 +12369,69 @@ class evaluation_batches {
   [[nodiscard]] interval batches() const noexcept { return mine_; }
 
  private:
-  static std::int64_t checked(Dataset const& data, std::int64_t batch, int rank, int size) {
-    auto const refuse = [](auto const&... parts) {
-      return config_error(text("trireme::data::evaluation_batches: ", parts...));
-    };
+  static constexpr char const* who = "trireme::data::evaluation_batches";
+
+  static interval part_of(Dataset const& data, std::int64_t batch, int rank, int size) {
+    auto const refuse = [](auto const&... parts) { return config_error(text(who, ": ", parts...)); };
     if (data.size() < 1) throw refuse("the dataset has no samples");
     if (batch < 1) throw refuse("a batch of ", how_many(batch, "sample"), ": at least one is needed");
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
-    return std::min(batch, data.size());
+    batch = std::min(batch, data.size());
+    return even_split((data.size() + batch - 1) / batch, size, rank);
+  }
+  static detail::read_ahead::settings settings_of(Dataset const& data, interval mine, int ranks,
+                                                  evaluation_reading how) {
+    bool const slow = slow_to_read(data);
+    auto const workers = how.workers > 0 ? how.workers : detail::usual_workers(slow, ranks);
+    auto const ahead = std::clamp<std::int64_t>(mine.count - 1, 0, how.prefetch);
+    bool const here = how.prefetch == 0 || mine.count == 0 || (ahead == 0 && workers == 1);
+    return {.who = who,
+            .slots = static_cast<std::size_t>(here ? 0 : ahead) + 1,
+            .workers = here ? 0 : workers,
+            .bad_samples = 0,
+            .one_by_one = slow};
   }
 
-  void read(std::int64_t index) {
+  [[nodiscard]] std::int64_t count_of(std::int64_t index) const {
+    return std::min(batch_, data_->size() - index * batch_);
+  }
+  void advance(std::int64_t index) {
     if (index >= mine_.end()) return;
-    auto const first = index * batch_;
-    auto const count = std::min(batch_, data_->size() - first);
-    auto const ids = buffer_.ids(count);
-    for (std::int64_t i = 0; i < count; ++i) ids[static_cast<std::size_t>(i)] = first + i;
+    auto const count = count_of(index);
     if (!failure_) {
       try {
-        current_ = buffer_.read(*data_, count);
+        current_ = buffers_[take()].whole(*data_, count);
+        expected_ = index + 1;
         return;
       } catch (...) {
         if (!keeps_failure_) throw;
         failure_ = std::current_exception();
       }
     }
-    current_ = buffer_.zeros(*data_, count);
+    auto const numbers = buffers_.front().ids(count);
+    for (std::int64_t i = 0; i < count; ++i) numbers[static_cast<std::size_t>(i)] = index * batch_ + i;
+    current_ = buffers_.front().zeros(*data_, count);
   }
+
+  std::int64_t start(std::size_t slot) override {
+    if (next_ >= mine_.end()) return -1;
+    first_[slot] = next_ * batch_;
+    return count_of(next_++);
+  }
+  std::int64_t id(std::size_t slot, std::int64_t index, std::int64_t) override { return first_[slot] + index; }
+  std::span<std::int64_t> ids(std::size_t slot) override { return buffers_[slot].all_ids(); }
+  void read(std::size_t slot, std::int64_t first, std::int64_t count) override {
+    buffers_[slot].read(*data_, first, count);
+  }
+  void take_back() override { next_ = expected_; }
 
   Dataset const* data_;
   std::int64_t batch_;
-  detail::batch_buffer buffer_;
   interval mine_;
+  std::vector<detail::batch_buffer> buffers_;
+  std::vector<std::int64_t> first_;  // the number of the first sample of the batch in each buffer
+  std::int64_t next_ = 0;            // of the batch to be read
+  std::int64_t expected_ = 0;        // of the batch that the caller takes next
   samples current_;
   bool keeps_failure_ = false;
   std::exception_ptr failure_;
@@ -11879,7 +12604,120 @@ in_memory(tensor_view<U, host>, tensor_view<W, host>) -> in_memory<std::remove_c
 
 }  // namespace trireme::data
 
-// ---- trireme/data/loader.hpp
+// ---- trireme/data/shares.hpp
+namespace trireme::data {
+
+/// How many samples of each batch a rank gets, where ranks are not equally fast.
+///
+/// Without it all ranks get the same number. The order of samples and the batches are the same for any shares: shares
+/// only move the borders between the ranks' parts of a batch. Gradients and losses are weighted by samples, so a run
+/// equals serial training up to rounding.
+///
+/// Errors   validate() throws config_error for a weight below 1, and for weights that are too large together.
+/// @example trainer.fit(data, {.steps = 500, .batch = 96, .shares = {.weights = {2, 1}}});
+struct shares {
+  std::vector<std::int64_t> weights{};  ///< one for each rank that gets samples, in proportion; empty: equal ones
+  /// Steps between measurements, from which the next weights follow, so that all ranks are ready at the same time; 0:
+  /// the weights stay.
+  std::int64_t measure_every = 0;
+  friend bool operator==(shares const&, shares const&) = default;
+
+  /// Whether ranks may get different numbers of samples.
+  [[nodiscard]] bool given() const noexcept { return !weights.empty() || measure_every != 0; }
+
+  void validate() const;
+  /// Also for the number of ranks that get samples.
+  void validate(int ranks) const;
+};
+
+/// "2:1"
+[[nodiscard]] inline std::string to_string_of_weights(std::span<std::int64_t const> weights) {
+  std::string out;
+  for (auto const weight : weights) out += text(out.empty() ? "" : ":", weight);
+  return out;
+}
+
+/// "trireme::data::shares{.weights = {2, 1}}"
+[[nodiscard]] inline std::string to_string(shares const& of) {
+  std::string out = "trireme::data::shares{";
+  if (!of.weights.empty()) {
+    out += ".weights = {";
+    for (std::size_t i = 0; i < of.weights.size(); ++i) out += text(i == 0 ? "" : ", ", of.weights[i]);
+    out += "}";
+  }
+  if (of.measure_every != 0) out += text(of.weights.empty() ? "" : ", ", ".measure_every = ", of.measure_every);
+  return out + "}";
+}
+
+inline void shares::validate() const {
+  auto const refuse = [](auto const&... parts) { return config_error(text("trireme::data::shares: ", parts...)); };
+  constexpr auto limit = std::int64_t{1} << 31;  // so that a product with a number of samples fits
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] < 1 || weights[i] > limit)
+      throw refuse(".weights[", i, "] is ", weights[i], "; it must be from 1 to ", limit);
+    sum += weights[i];
+    if (sum > limit) throw refuse("the sum of .weights is above ", limit, "; give smaller ones");
+  }
+  if (measure_every < 0) throw refuse(".measure_every is ", measure_every, "; it must be at least 0");
+}
+
+inline void shares::validate(int ranks) const {
+  validate();
+  if (weights.empty() || weights.size() == static_cast<std::size_t>(ranks)) return;
+  auto const count = static_cast<std::int64_t>(weights.size());
+  throw config_error(text("trireme::data::shares: ", how_many(count, "weight"), " for ", ranks,
+                          agreeing(ranks, " rank that gets", " ranks that get"), " samples; give one for each"));
+}
+
+/// The part of `count` items for one of some ranks, in proportion to their weights: it begins where the parts of the
+/// ranks before it end. For equal weights it is even_split().
+[[nodiscard]] constexpr interval weighted_split(std::int64_t count, std::span<std::int64_t const> weights,
+                                                int rank) noexcept {
+  std::int64_t sum = 0, before = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (i < static_cast<std::size_t>(rank)) before += weights[i];
+    sum += weights[i];
+  }
+  auto const first = before * count / sum;
+  return {first, (before + weights[static_cast<std::size_t>(rank)]) * count / sum - first};
+}
+
+/// Weights with which all ranks would need the same time for a batch.
+///
+/// @param samples  that each rank has computed, and
+/// @param times    the time that it needed for them, in any unit. A rank without one of them is taken for an average
+///                 one.
+/// @param batch    samples: each rank's weight is enough for one, if there are so many.
+[[nodiscard]] inline std::vector<std::int64_t> weights_for_equal_times(std::span<std::int64_t const> samples,
+                                                                       std::span<std::int64_t const> times,
+                                                                       std::int64_t batch) {
+  constexpr double whole = 1 << 20;
+  std::vector<double> rates(samples.size());
+  double sum = 0;
+  std::int64_t known = 0;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    if (samples[i] < 1 || times[i] < 1) continue;
+    rates[i] = static_cast<double>(samples[i]) / static_cast<double>(times[i]);
+    sum += rates[i];
+    ++known;
+  }
+  if (known == 0) return std::vector<std::int64_t>(samples.size(), 1);
+  double const mean = sum / static_cast<double>(known);
+  sum += mean * static_cast<double>(static_cast<std::int64_t>(rates.size()) - known);
+  // One sample, and a little more, since the weights of slow ranks are raised to it.
+  auto const least = static_cast<std::int64_t>(whole / static_cast<double>(batch) * 1.25) + 1;
+  std::vector<std::int64_t> weights;
+  for (auto const rate : rates) {
+    auto const share = (rate > 0 ? rate : mean) / sum;
+    weights.push_back(std::max(static_cast<std::int64_t>(whole * share + 0.5), least));
+  }
+  return weights;
+}
+
+}  // namespace trireme::data
+
+// ---- trireme/data/loader.hpp (goes on)
 namespace trireme::data {
 
 /// How samples are grouped into batches.
@@ -11887,8 +12725,14 @@ struct loader_options {
   std::int64_t batch = 64;         ///< samples per step, over all ranks
   std::int64_t micro_batches = 1;  ///< logical parts of the whole batch, over all ranks
   std::uint64_t seed = 0;          ///< of the order of samples
-  std::int64_t prefetch = 2;       ///< batches that a thread reads ahead; 0: next() reads them
+  std::int64_t prefetch = 2;       ///< batches that threads read ahead; 0: next() reads them
   bool drop_last = false;          ///< skip the last batch of an epoch if it is short
+  std::int64_t workers = 0;        ///< reading threads; 0: one, or cores / ranks if trireme::slow_to_read(data)
+  std::int64_t bad_samples = 0;    ///< samples of this rank that may be left out because they cannot be read
+  /// Keeps samples together that lie together in the data, for data that is larger than the memory.
+  std::optional<blocks> locality{};
+  /// Of each rank, in proportion, as in data::shares; empty: equal ones.
+  std::vector<std::int64_t> weights{};
   friend bool operator==(loader_options const&, loader_options const&) = default;
 };
 
@@ -11896,54 +12740,63 @@ struct loader_options {
 [[nodiscard]] inline std::string to_string(loader_options const& options) {
   return text("trireme::data::loader_options{.batch = ", options.batch, ", .micro_batches = ", options.micro_batches,
               ", .seed = ", options.seed, ", .prefetch = ", options.prefetch, ", .drop_last = ", options.drop_last,
-              "}");
+              ", .workers = ", options.workers, ", .bad_samples = ", options.bad_samples,
+              options.locality ? text(", .locality = ", to_string(*options.locality)) : "",
+              options.weights.empty() ? "" : text(", .weights = ", to_string_of_weights(options.weights)), "}");
 }
 
-/// One rank's part of an endless sequence of shuffled batches, which a thread of its own reads ahead.
+/// One rank's part of an endless sequence of shuffled batches, which threads of its own read ahead.
 ///
 /// The sequence of samples depends only on the seed (it is data::sampler's, or that of a dataset that models
 /// trireme::has_sample_order), and its division into batches and micro-batches only on the
-/// options, never on the number of ranks. A batch does not cross epochs: the last one of an epoch may be short.
+/// options, never on the number of ranks; only with .weights do micro-batches depend on it. A batch does not cross
+/// epochs: the last one of an epoch may be short.
+///
+/// A sample that cannot be read is an error, unless .bad_samples permits to leave it out. Then the sample of another
+/// position of the epoch is in its place, which is drawn by (seed, epoch, position, attempt): it is the same on any
+/// number of ranks and threads, and after a resume.
 ///
 /// Ranks    no communication: each rank makes its own, with equal options (and the same data).
 /// Bytes    (prefetch + 1) buffers for this rank's part of a batch, allocated at construction; next() allocates
-///          nothing.
-/// Threads  one caller. The reader thread calls Dataset::read(), and blocks when it is far enough ahead.
+///          nothing, but for the first, which starts the threads.
+/// Threads  one caller. `workers` threads call Dataset::read(), each for a part of the next batch, and block when they
+///          are far enough ahead. Order, bytes and errors are those of one thread.
 /// Errors   throws config_error for invalid options. If Dataset::read() throws, the next() that would have returned
-///          that batch throws it; calling next() again reads the same batch again.
+///          that batch throws it; calling next() again reads the same batch again. The error names the sample (see
+///          sample_error); with .bad_samples, config_error and std::bad_alloc are still errors.
 ///
 /// @tparam Dataset  models trireme::dataset.
 /// @param  data     borrowed: must outlive the loader.
 template <dataset Dataset>
-class loader {
+class loader : private detail::read_ahead {
  public:
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
-      : data_(&data), options_(options), order_{.samples = detail::epoch_size(data), .seed = options.seed} {
+      : read_ahead({.who = who,
+                    .slots = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
+                    .workers = options.prefetch <= 0 ? 0
+                               : options.workers > 0 ? options.workers
+                                                     : detail::usual_workers(slow_to_read(data), size),
+                    .bad_samples = options.bad_samples,
+                    .one_by_one = slow_to_read(data)}),
+        data_(&data),
+        options_(options),
+        order_(detail::order_of(data, options.seed, options.locality, who)) {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: in these parts a shorter batch can have one sample more than the longest one.
-    auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
+    auto const most = largest_part(largest);
     auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
     slots_.reserve(slot_count);
     for (std::size_t i = 0; i < slot_count; ++i) {
-      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}});
+      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}, {}});
     }
-    if (options.prefetch > 0) reader_ = std::thread([this] { read_ahead(); });
   }
   loader(Dataset const&& data, loader_options options, int rank = 0, int size = 1) = delete;  // would dangle
   loader(loader const&) = delete;
   loader& operator=(loader const&) = delete;
-  ~loader() {
-    if (!reader_.joinable()) return;
-    {
-      std::lock_guard const lock(mutex_);
-      stopping_ = true;
-    }
-    room_.notify_one();
-    reader_.join();
-  }
+  ~loader() override { stop(); }
 
   [[nodiscard]] loader_options const& options() const noexcept { return options_; }
   /// The logical micro-batches that this rank runs.
@@ -11954,7 +12807,7 @@ class loader {
 
   /// The next batch; valid until the next call of next() or seek().
   [[nodiscard]] batch const& next() {
-    auto const& ready = reader_.joinable() ? wait_for_slot() : read_now();
+    auto const& ready = slots_[take()];
     position_ = ready.after;
     return ready.view;
   }
@@ -11962,9 +12815,10 @@ class loader {
   /// After next() has thrown: the batch that it would have returned, with all values 0. For a rank that must take part
   /// in a step which all ranks then give up. Valid as long as that of next(), which reads the same batch again.
   [[nodiscard]] batch const& zeros() {
-    std::lock_guard const lock(mutex_);  // the reader waits for next() or seek()
-    auto& spare = slots_[read_ % slots_.size()];
-    fill(spare, position_, false);
+    auto& spare = slots_.front();  // no thread reads before next() or seek()
+    auto const count = plan(spare, position_);
+    for (std::int64_t i = 0; i < count; ++i) spare.buffer.ids(count)[static_cast<std::size_t>(i)] = id_in(spare, i, 0);
+    static_cast<void>(spare.buffer.zeros(*data_, count));
     return spare.view;
   }
 
@@ -11976,33 +12830,39 @@ class loader {
   /// Errors   config_error for a position within an epoch of another number of samples, or of another order: some
   ///          samples would be used twice and others never. seek(place.next_epoch()) skips the rest of that epoch.
   void seek(loader_position to) {
-    bool const another = to.samples != order_.samples || to.seed != order_.seed;
+    bool const another = to.samples != order_.samples || to.seed != order_.seed || to.block != order_.block ||
+                         to.window != order_.window;
     if (to.samples != 0 && to.position != 0 && another) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
                               " samples in the order of seed ", order_.seed,
+                              order_.block > 0 ? text(" and blocks of ", order_.block) : "",
                               "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     }
     if (to.position < 0 || to.position > order_.samples) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
                               " samples: the position was saved for other data"));
     }
-    {
-      std::lock_guard const lock(mutex_);
-      position_ = cursor_ = normalised(to);
-      ++generation_;  // a batch that is being read now is discarded
-      read_ = taken_ = 0;
-      in_use_ = false;
-      failure_ = nullptr;
-      halted_ = false;
-    }
-    room_.notify_one();
+    restart([&] { position_ = cursor_ = normalised(to); });
   }
 
+  /// Calls f(read_problem const&) in next(), when a sample has been left out, and again and again while next() waits
+  /// for a sample whose reading takes 10 seconds and more.
+  void on_problem(std::function<void(read_problem const&)> f) { read_ahead::on_problem(std::move(f)); }
+  /// The samples of this rank that were left out in the batches so far, each once.
+  [[nodiscard]] std::vector<read_problem> const& left_out() const noexcept { return read_ahead::left_out(); }
+  /// Seconds for which next() has waited, in all calls.
+  [[nodiscard]] double waited() const noexcept { return read_ahead::waited(); }
+  /// The read that took the longest so far.
+  [[nodiscard]] read_problem slowest() { return read_ahead::slowest(); }
+
  private:
+  static constexpr char const* who = "trireme::data::loader";
+
   struct slot {
     detail::batch_buffer buffer;
     batch view;
     loader_position after;
+    std::int64_t first = 0;  // this rank's part of the batch begins at this one of its samples
   };
 
   void check(int rank, int size) const {
@@ -12018,7 +12878,21 @@ class loader {
     if (options_.prefetch < 0 || options_.prefetch > 1024) {
       throw refuse(".prefetch = ", options_.prefetch, ", but it must be from 0 to 1024");
     }
+    if (options_.workers < 0 || options_.workers > 1024) {
+      throw refuse(".workers = ", options_.workers, ", but it must be from 1 to 1024, or 0 for the usual number");
+    }
+    if (options_.prefetch == 0 && options_.workers > 1) {
+      throw refuse(".workers = ", options_.workers, " read nothing ahead with .prefetch = 0; leave one of them out");
+    }
+    if (options_.bad_samples < 0) {
+      throw refuse(".bad_samples = ", options_.bad_samples, ", but it must be 0 or more");
+    }
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
+    shares{.weights = options_.weights}.validate(size);
+    if (!options_.weights.empty() && options_.micro_batches % size != 0) {
+      throw refuse(".micro_batches = ", options_.micro_batches, " with shares for ", size,
+                   " ranks; it must be a multiple of them, since each rank divides its share into the same number");
+    }
     if (options_.drop_last && order_.samples < options_.batch) {
       throw refuse("with .drop_last, ", how_many(order_.samples, "sample"),
                    agreeing(order_.samples, " never fills", " never fill"), " a batch of ", options_.batch,
@@ -12031,98 +12905,78 @@ class loader {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
     if (over) at = at.next_epoch();
-    return {at.epoch, at.position, order_.samples, order_.seed};
+    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window};
   }
 
-  void fill(slot& into, loader_position at, bool reads = true) const {
+  // The samples of a batch of `count` in logical micro-batch m of this rank.
+  [[nodiscard]] interval samples_of(std::int64_t m, std::int64_t count) const noexcept {
+    if (options_.weights.empty()) return even_split(count, options_.micro_batches, m);
+    auto const own = weighted_split(count, options_.weights, rank());
+    auto const part = even_split(own.count, parts_.count, m - parts_.first);
+    return {own.first + part.first, part.count};
+  }
+  // The most samples that this rank gets of any batch of at most `count`.
+  [[nodiscard]] std::int64_t largest_part(std::int64_t count) const noexcept {
+    if (options_.weights.empty()) return (count * parts_.count + options_.micro_batches - 1) / options_.micro_batches;
+    auto const sum = std::accumulate(options_.weights.begin(), options_.weights.end(), std::int64_t{0});
+    return (count * options_.weights[static_cast<std::size_t>(rank())] + sum - 1) / sum;
+  }
+  // Each rank with a weight has the same number of micro-batches.
+  [[nodiscard]] int rank() const noexcept { return static_cast<int>(parts_.first / parts_.count); }
+
+  // Makes a slot that of the batch at a position, whose samples are not read yet.
+  // @returns the number of samples of this rank.
+  std::int64_t plan(slot& into, loader_position at) const {
     auto const count = std::min(options_.batch, order_.samples - at.position);
-    auto const first = parts_.first * count / options_.micro_batches;
-    auto const last = parts_.end() * count / options_.micro_batches;
-    auto const ids = into.buffer.ids(last - first);
-    for (auto i = first; i < last; ++i) {
-      ids[static_cast<std::size_t>(i - first)] = detail::id_at(*data_, order_.seed, at.epoch, at.position + i);
-    }
-    auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
+    auto const first = parts_.count == 0 ? 0 : samples_of(parts_.first, count).first;
+    auto const last = parts_.count == 0 ? 0 : samples_of(parts_.end() - 1, count).end();
+    auto const all = into.buffer.whole(*data_, last - first);
     into.buffer.clear();
     for (auto m = parts_.first; m < parts_.end(); ++m) {
-      auto const part = even_split(count, options_.micro_batches, m);
+      auto const part = samples_of(m, count);
       if (part.count > 0) into.buffer.add_part(m, all.part(part.first - first, part.count));
     }
     into.view = {into.buffer.views(), into.buffer.parts(), count, at.epoch, at.position};
     into.after = normalised({at.epoch, at.position + count});
+    into.first = first;
+    return last - first;
   }
-
-  slot& read_now() {
-    fill(slots_.front(), cursor_);
-    cursor_ = slots_.front().after;
-    return slots_.front();
-  }
-
-  slot& wait_for_slot() {
-    std::unique_lock lock(mutex_);
-    mode_ = arithmetic_mode::of_this_thread();
-    in_use_ = false;
-    if (failure_ == nullptr) halted_ = false;  // the last call reported it: this one tries again
-    room_.notify_one();
-    filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
-    if (read_ == taken_) {  // batches that were read before the failure come first
-      std::rethrow_exception(std::exchange(failure_, nullptr));
+  [[nodiscard]] std::int64_t id_in(slot const& of, std::int64_t index, std::int64_t attempt) const {
+    auto const epoch = of.view.epoch;
+    auto position = of.view.position + of.first + index;
+    if (attempt > 0) {
+      constexpr std::uint32_t site = 0x62616473U;  // "bads": separates these random numbers from other uses of the seed
+      auto const block = random_block({order_.seed, epoch}, site, static_cast<std::uint64_t>(position),
+                                      static_cast<std::uint32_t>(attempt));
+      auto const drawn = std::uint64_t{block[1]} << 32 | block[0];
+      position = static_cast<std::int64_t>(drawn % static_cast<std::uint64_t>(order_.samples));
     }
-    in_use_ = true;
-    return slots_[taken_++ % slots_.size()];
+    return detail::id_at(*data_, order_, epoch, position);
   }
 
-  void read_ahead() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      room_.wait(lock,
-                 [this] { return stopping_ || (!halted_ && read_ + (in_use_ ? 1 : 0) < taken_ + slots_.size()); });
-      if (stopping_) return;
-      auto const generation = generation_;
-      auto const at = cursor_;
-      auto& into = slots_[read_ % slots_.size()];
-      auto const mode = mode_;
-      std::exception_ptr failure;
-      lock.unlock();
-      mode.use();
-      try {
-        fill(into, at);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      lock.lock();
-      if (generation != generation_) continue;
-      if (failure == nullptr) {
-        cursor_ = into.after;
-        ++read_;
-      } else {
-        failure_ = std::move(failure);
-        halted_ = true;
-      }
-      filled_.notify_one();
-    }
+  std::int64_t start(std::size_t number) override {
+    auto const count = plan(slots_[number], cursor_);
+    cursor_ = slots_[number].after;
+    return count;
   }
+  std::int64_t id(std::size_t number, std::int64_t index, std::int64_t attempt) override {
+    return id_in(slots_[number], index, attempt);
+  }
+  std::span<std::int64_t> ids(std::size_t number) override { return slots_[number].buffer.all_ids(); }
+  void read(std::size_t number, std::int64_t first, std::int64_t count) override {
+    auto& of = slots_[number];
+    read_place const place{order_.seed, of.view.epoch, of.view.position + of.first + first};
+    of.buffer.read(*data_, first, count, &place);
+  }
+  void take_back() override { cursor_ = position_; }
 
   Dataset const* data_;
   loader_options options_;
   sampler order_;
   interval parts_;
   loader_position position_;  // the caller's
-  std::vector<slot> slots_;   // slot i % slots is the reader's until read_ > i, then the caller's
-
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable room_;
-  std::condition_variable filled_;
-  loader_position cursor_;  // the reader's
-  std::exception_ptr failure_;
-  std::size_t read_ = 0;
-  std::size_t taken_ = 0;
-  std::uint64_t generation_ = 0;
-  bool in_use_ = false;  // whether the caller still uses slot taken_ - 1
-  bool halted_ = false;  // set by a failure, until the caller tries again
-  bool stopping_ = false;
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
-  std::thread reader_;
+  loader_position cursor_;    // the threads'
+  std::vector<slot> slots_;
 };
 
 }  // namespace trireme::data
@@ -12410,6 +13264,50 @@ struct token_split {
 
 // ---- trireme/contract/model.hpp
 // What a model is: its pass, its units, and the two kinds of models.
+
+// ---- trireme/contract/paged_rows.hpp
+namespace trireme {
+
+/// The rows of a pass that serves many sequences at once: each is one position of one sequence, and sequences may have
+/// any number of rows. Layers that see other positions keep what later ones need in pages of `page` positions; which
+/// pages a sequence has is said anew with each pass.
+///
+/// A sequence's rows of a pass are in the order of their positions, and all positions before them have been in earlier
+/// passes, or are in this one. Its pages are those of positions 0..15, 16..31 and so on; sequences may share pages
+/// whose positions all have had the same tokens.
+struct paged_rows {
+  static constexpr std::int64_t page = 16;
+
+  struct place {
+    std::int64_t position = 0;    ///< in its sequence
+    std::int64_t first_page = 0;  ///< where the pages of its sequence begin, in `pages`
+    friend bool operator==(place const&, place const&) = default;
+  };
+
+  std::span<place const> rows{};
+  std::span<std::int32_t const> pages{};    ///< numbers of pages, below pages_in_all
+  std::int64_t pages_in_all = 0;            ///< that each layer has
+  std::span<std::int64_t const> outputs{};  ///< the rows whose outputs are wanted
+
+  [[nodiscard]] std::int64_t count() const noexcept { return static_cast<std::int64_t>(rows.size()); }
+  [[nodiscard]] place const& row(std::int64_t i) const noexcept { return rows[static_cast<std::size_t>(i)]; }
+  /// The page of a row's sequence that has this position.
+  [[nodiscard]] std::int64_t page_of(place const& at, std::int64_t position) const noexcept {
+    return pages[static_cast<std::size_t>(at.first_page + position / page)];
+  }
+  /// Calls f(first row, rows, position of the first) for rows whose positions follow each other.
+  template <class F>
+  void for_each_run(F&& f) const {
+    for (std::int64_t first = 0; first < count();) {
+      auto end = first + 1;
+      while (end < count() && row(end).position == row(end - 1).position + 1) ++end;
+      f(first, end - first, row(first).position);
+      first = end;
+    }
+  }
+};
+
+}  // namespace trireme
 
 // ---- trireme/contract/precision_state.hpp
 namespace trireme {
@@ -12831,6 +13729,9 @@ struct pass {
   std::int64_t known = -1;
   loss_rows rows{};              ///< of the step's loss
   std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
+  /// For prediction of rows of many sequences: where each row stands. The batch is one sample that has them as
+  /// positions, (1, N), and `known` is 0. Layers that see other positions look here.
+  paged_rows const* paged = nullptr;
 
   /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
   /// samples, times this, to the loss (`loss += loss_sum{sum}`); its gradient has weight weight_of_sample(). The term
@@ -15783,9 +16684,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
   }
   held<Env> forward(pass<Env>& pass, held<Env>, arena_of<Env>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");  // (B,T)
-    if (tokens.rank() != 2 ||
-        (what_.positions > 0 &&
-         pass.first_position() + context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
+    if (tokens.rank() != 2 || (what_.positions > 0 && end_of(pass, tokens.extent(1)) > what_.positions)) {
       throw config_error(
           text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
                what_.positions > 0
@@ -15831,10 +16730,22 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
     segments_.info = {text(at.name, ".", what_.segment_table), {what_.segments, what_.outputs}, what_.start, true};
     at.width = what_.outputs;
   }
+  // The position behind the last one of whole samples.
+  static std::int64_t end_of(pass<Env> const& pass, std::int64_t context) {
+    if (pass.paged == nullptr) return pass.first_position() + context_group<Env>::of(pass).part().whole(context);
+    std::int64_t end = 0;
+    for (auto const& each : pass.paged->rows) end = std::max(end, each.position + 1);
+    return end;
+  }
   // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
   template <class Tokens, class F>
   static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
     auto const context = tokens.extent(1);
+    if (pass.paged != nullptr) {
+      return pass.paged->for_each_run([&](std::int64_t row, std::int64_t count, std::int64_t position) {
+        f(tokens.flat(row, count).reshaped({1, count}), row, interval{position, count});
+      });
+    }
     auto const& part = context_group<Env>::of(pass).part();
     if (part.own.size == 1) return f(tokens, 0, interval{pass.first_position(), context});
     for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
@@ -16657,6 +17568,345 @@ struct cached_attention_on<host> {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/paged_attention.hpp
+namespace trireme::ops {
+
+/// The heads of attention over pages.
+struct paged_heads {
+  std::int64_t heads = 1, key_heads = 1;  ///< heads are a multiple of key_heads
+  std::int64_t width = 0;                 ///< of a head
+  std::int64_t window = 0;                ///< how many positions back are seen, its own included; 0: all
+
+  [[nodiscard]] constexpr std::int64_t channels() const noexcept { return heads * width; }
+  /// Numbers of a page: for each key head the keys of all positions, number by number, then their values.
+  [[nodiscard]] constexpr std::int64_t page_size() const noexcept { return 2 * paged_rows::page * key_heads * width; }
+};
+
+namespace detail {
+
+template <class T>
+void attend_paged_rows(T* y, T* kept, T const* qkv, paged_rows const& rows, paged_heads const& how,
+                       accumulate_t<T>* weights);
+
+}  // namespace detail
+
+/// Attention of rows of many sequences, for memory spaces that have it.
+template <class Space>
+struct paged_attention_on {};
+
+/// Writes the keys and values of some rows into their pages; then each row attends to the positions of its sequence up
+/// to its own.
+///
+/// Shapes   y (N, C), qkv (N, 3C): queries, keys and values as arrange_heads makes them, where the queries of a key
+///          head have equal keys; kept (pages_in_all, page_size).
+/// Bytes    scratch: heads / key_heads numbers of the accumulate type for each position of the longest sequence.
+/// Numerics as attention's, softmax and sums in the accumulate type. A row's result has the same bits regardless of
+///          which rows and sequences are computed with it.
+/// Threads  one caller per arena.
+/// Errors   assertion_error (light) if the sizes do not fit.
+template <>
+struct paged_attention_on<host> {
+  template <class T>
+  static void attend_paged(tensor_view<T, host> y, tensor_view<T, host> kept, detail::input<T> qkv,
+                           paged_rows const& rows, paged_heads const& how, arena<host>& scratch) {
+    detail::same_size("attend_paged", y.size(), rows.count() * how.channels());
+    detail::same_size("attend_paged", qkv.size(), 3 * y.size());
+    detail::same_size("attend_paged", kept.size(), rows.pages_in_all * how.page_size());
+    std::int64_t most = 0;
+    for (auto const& each : rows.rows) most = std::max(most, each.position + 1);
+    most = (most + paged_rows::page - 1) / paged_rows::page * paged_rows::page;
+    auto const mark = scratch.mark();
+    auto* const weights = raw(scratch.template take<accumulate_t<T>>({how.heads / how.key_heads * most}));
+    detail::attend_paged_rows(raw(y), raw(kept), raw(qkv), rows, how, weights);
+    scratch.rewind(mark);
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/paged_attention.ipp
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/paged_attention.inl
+// Attention of one row over the pages of its sequence; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// scores of a page's positions, for one query: scale * (q . k), the keys lying number by number.
+template <class F, class T, class Real>
+TRIREME_INLINE void score_page(Real* scores, T const* query, T const* keys, std::int64_t width, Real scale) {
+  constexpr int page = 16, vectors = page / F::width;
+  F sums[std::size_t{vectors}];
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; ++v) sums[v] = F::all(0);
+  for (std::int64_t i = 0; i < width; ++i, keys += page) {
+    F const one = F::all(static_cast<Real>(query[i]));
+    TRIREME_UNROLL
+    for (int v = 0; v < vectors; ++v) sums[v] = fma(one, F::load(keys + v * F::width), sums[v]);
+  }
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; ++v) (sums[v] * F::all(scale)).store(scores + v * F::width);
+}
+
+// weights[0, n) = exp(weights - their maximum); returns their sum.
+template <class F, class Real>
+TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
+  Real most = weights[0];
+  for (std::int64_t j = 1; j < n; ++j) most = weights[j] > most ? weights[j] : most;
+  F const peak = F::all(most);
+  F sums = F::all(0);
+  TRIREME_FOR_LANES(F, n, j, count, {
+    F const each = exp(F::load(weights + j, count) - peak);
+    each.store(weights + j, count);
+    sums = sums + first(count, each, F::all(0));
+  })
+  return sum(sums);
+}
+
+template <class T, class Real>
+inline void attend_pages(T* y, T const* kept, T const* query, std::int32_t const* pages, paged_heads const& how,
+                         std::int64_t position, Real* weights) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t page = paged_rows::page;
+  auto const width = how.width, each = how.heads / how.key_heads;
+  auto const from = how.window > 0 && how.window <= position ? position + 1 - how.window : 0;
+  auto const first_page = from / page, end_page = position / page + 1;
+  auto const most = (end_page - first_page) * page;  // scores of a query
+  auto const skipped = from - first_page * page, seen = position + 1 - from;
+  auto const scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(width)));
+  for (std::int64_t head = 0; head < how.key_heads; ++head) {
+    T const* const keys = kept + head * 2 * page * width;
+    for (std::int64_t p = first_page; p < end_page; ++p) {
+      T const* const here = keys + pages[p] * how.page_size();
+      for (std::int64_t q = 0; q < each; ++q)
+        score_page<F>(weights + q * most + (p - first_page) * page, query + (head * each + q) * width, here, width,
+                      scale);
+    }
+    for (std::int64_t q = 0; q < each; ++q) {
+      Real* const own = weights + q * most + skipped;
+      Real const all = exponentials<F>(own, seen);
+      F const share = F::all(Real(1) / all);
+      T* const to = y + (head * each + q) * width;
+      TRIREME_FOR_LANES(F, width, i, count, {
+        F sums = F::all(0);
+        for (std::int64_t p = first_page; p < end_page; ++p) {
+          T const* const values = keys + pages[p] * how.page_size() + page * width + i;
+          auto const begin = p == first_page ? skipped : 0;
+          auto const end = p + 1 == end_page ? position % page + 1 : page;
+          Real const* const some = weights + q * most + (p - first_page) * page;
+          for (std::int64_t j = begin; j < end; ++j)
+            sums = fma(F::all(some[j]), F::load(values + j * width, count), sums);
+        }
+        (sums * share).store(to + i, count);
+      })
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/paged_attention.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/paged_attention.inl
+// Attention of one row over the pages of its sequence; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// scores of a page's positions, for one query: scale * (q . k), the keys lying number by number.
+template <class F, class T, class Real>
+TRIREME_INLINE void score_page(Real* scores, T const* query, T const* keys, std::int64_t width, Real scale) {
+  constexpr int page = 16, vectors = page / F::width;
+  F sums[std::size_t{vectors}];
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; ++v) sums[v] = F::all(0);
+  for (std::int64_t i = 0; i < width; ++i, keys += page) {
+    F const one = F::all(static_cast<Real>(query[i]));
+    TRIREME_UNROLL
+    for (int v = 0; v < vectors; ++v) sums[v] = fma(one, F::load(keys + v * F::width), sums[v]);
+  }
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; ++v) (sums[v] * F::all(scale)).store(scores + v * F::width);
+}
+
+// weights[0, n) = exp(weights - their maximum); returns their sum.
+template <class F, class Real>
+TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
+  Real most = weights[0];
+  for (std::int64_t j = 1; j < n; ++j) most = weights[j] > most ? weights[j] : most;
+  F const peak = F::all(most);
+  F sums = F::all(0);
+  TRIREME_FOR_LANES(F, n, j, count, {
+    F const each = exp(F::load(weights + j, count) - peak);
+    each.store(weights + j, count);
+    sums = sums + first(count, each, F::all(0));
+  })
+  return sum(sums);
+}
+
+template <class T, class Real>
+inline void attend_pages(T* y, T const* kept, T const* query, std::int32_t const* pages, paged_heads const& how,
+                         std::int64_t position, Real* weights) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t page = paged_rows::page;
+  auto const width = how.width, each = how.heads / how.key_heads;
+  auto const from = how.window > 0 && how.window <= position ? position + 1 - how.window : 0;
+  auto const first_page = from / page, end_page = position / page + 1;
+  auto const most = (end_page - first_page) * page;  // scores of a query
+  auto const skipped = from - first_page * page, seen = position + 1 - from;
+  auto const scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(width)));
+  for (std::int64_t head = 0; head < how.key_heads; ++head) {
+    T const* const keys = kept + head * 2 * page * width;
+    for (std::int64_t p = first_page; p < end_page; ++p) {
+      T const* const here = keys + pages[p] * how.page_size();
+      for (std::int64_t q = 0; q < each; ++q)
+        score_page<F>(weights + q * most + (p - first_page) * page, query + (head * each + q) * width, here, width,
+                      scale);
+    }
+    for (std::int64_t q = 0; q < each; ++q) {
+      Real* const own = weights + q * most + skipped;
+      Real const all = exponentials<F>(own, seen);
+      F const share = F::all(Real(1) / all);
+      T* const to = y + (head * each + q) * width;
+      TRIREME_FOR_LANES(F, width, i, count, {
+        F sums = F::all(0);
+        for (std::int64_t p = first_page; p < end_page; ++p) {
+          T const* const values = keys + pages[p] * how.page_size() + page * width + i;
+          auto const begin = p == first_page ? skipped : 0;
+          auto const end = p + 1 == end_page ? position % page + 1 : page;
+          Real const* const some = weights + q * most + (p - first_page) * page;
+          for (std::int64_t j = begin; j < end; ++j)
+            sums = fma(F::all(some[j]), F::load(values + j * width, count), sums);
+        }
+        (sums * share).store(to + i, count);
+      })
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/paged_attention.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/paged_attention.inl
+// Attention of one row over the pages of its sequence; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// scores of a page's positions, for one query: scale * (q . k), the keys lying number by number.
+template <class F, class T, class Real>
+TRIREME_INLINE void score_page(Real* scores, T const* query, T const* keys, std::int64_t width, Real scale) {
+  constexpr int page = 16, vectors = page / F::width;
+  F sums[std::size_t{vectors}];
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; ++v) sums[v] = F::all(0);
+  for (std::int64_t i = 0; i < width; ++i, keys += page) {
+    F const one = F::all(static_cast<Real>(query[i]));
+    TRIREME_UNROLL
+    for (int v = 0; v < vectors; ++v) sums[v] = fma(one, F::load(keys + v * F::width), sums[v]);
+  }
+  TRIREME_UNROLL
+  for (int v = 0; v < vectors; ++v) (sums[v] * F::all(scale)).store(scores + v * F::width);
+}
+
+// weights[0, n) = exp(weights - their maximum); returns their sum.
+template <class F, class Real>
+TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
+  Real most = weights[0];
+  for (std::int64_t j = 1; j < n; ++j) most = weights[j] > most ? weights[j] : most;
+  F const peak = F::all(most);
+  F sums = F::all(0);
+  TRIREME_FOR_LANES(F, n, j, count, {
+    F const each = exp(F::load(weights + j, count) - peak);
+    each.store(weights + j, count);
+    sums = sums + first(count, each, F::all(0));
+  })
+  return sum(sums);
+}
+
+template <class T, class Real>
+inline void attend_pages(T* y, T const* kept, T const* query, std::int32_t const* pages, paged_heads const& how,
+                         std::int64_t position, Real* weights) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t page = paged_rows::page;
+  auto const width = how.width, each = how.heads / how.key_heads;
+  auto const from = how.window > 0 && how.window <= position ? position + 1 - how.window : 0;
+  auto const first_page = from / page, end_page = position / page + 1;
+  auto const most = (end_page - first_page) * page;  // scores of a query
+  auto const skipped = from - first_page * page, seen = position + 1 - from;
+  auto const scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(width)));
+  for (std::int64_t head = 0; head < how.key_heads; ++head) {
+    T const* const keys = kept + head * 2 * page * width;
+    for (std::int64_t p = first_page; p < end_page; ++p) {
+      T const* const here = keys + pages[p] * how.page_size();
+      for (std::int64_t q = 0; q < each; ++q)
+        score_page<F>(weights + q * most + (p - first_page) * page, query + (head * each + q) * width, here, width,
+                      scale);
+    }
+    for (std::int64_t q = 0; q < each; ++q) {
+      Real* const own = weights + q * most + skipped;
+      Real const all = exponentials<F>(own, seen);
+      F const share = F::all(Real(1) / all);
+      T* const to = y + (head * each + q) * width;
+      TRIREME_FOR_LANES(F, width, i, count, {
+        F sums = F::all(0);
+        for (std::int64_t p = first_page; p < end_page; ++p) {
+          T const* const values = keys + pages[p] * how.page_size() + page * width + i;
+          auto const begin = p == first_page ? skipped : 0;
+          auto const end = p + 1 == end_page ? position % page + 1 : page;
+          Real const* const some = weights + q * most + (p - first_page) * page;
+          for (std::int64_t j = begin; j < end; ++j)
+            sums = fma(F::all(some[j]), F::load(values + j * width, count), sums);
+        }
+        (sums * share).store(to + i, count);
+      })
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/paged_attention.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops::detail {
+
+// The keys and values of a row, into its page: keys number by number, so that the scores of a page's positions are
+// formed side by side.
+template <class T>
+void keep_paged_row(T* kept, T const* qkv, paged_rows const& rows, paged_heads const& how,
+                    paged_rows::place const& at) {
+  constexpr auto page = paged_rows::page;
+  auto const slot = at.position % page, each = how.heads / how.key_heads;
+  T* to = kept + rows.page_of(at, at.position) * how.page_size();
+  for (std::int64_t head = 0; head < how.key_heads; ++head, to += 2 * page * how.width) {
+    T const* const key = qkv + how.channels() + head * each * how.width;
+    T const* const value = key + how.channels();
+    for (std::int64_t i = 0; i < how.width; ++i) to[i * page + slot] = key[i];
+    for (std::int64_t i = 0; i < how.width; ++i) to[(page + slot) * how.width + i] = value[i];
+  }
+}
+template <class T>
+void attend_paged_row(T* y, T const* kept, T const* query, paged_rows const& rows, paged_heads const& how,
+                      paged_rows::place const& at, accumulate_t<T>* weights) {
+  std::int32_t const* const pages = rows.pages.data() + at.first_page;
+  TRIREME_DISPATCH(fits_float<T>, attend_pages(y, kept, query, pages, how, at.position, weights));
+}
+template <class T>
+void attend_paged_rows(T* y, T* kept, T const* qkv, paged_rows const& rows, paged_heads const& how,
+                       accumulate_t<T>* weights) {
+  auto const channels = how.channels();
+  for (std::int64_t i = 0; i < rows.count(); ++i) keep_paged_row(kept, qkv + 3 * i * channels, rows, how, rows.row(i));
+  for (std::int64_t i = 0; i < rows.count(); ++i)
+    attend_paged_row(y + i * channels, kept, qkv + 3 * i * channels, rows, how, rows.row(i), weights);
+}
+
+}  // namespace trireme::ops::detail
+
 // ---- trireme/ops/sets/cache.hpp
 namespace trireme::ops {
 
@@ -16665,6 +17915,11 @@ namespace trireme::ops {
 // model trains and predicts whole samples, and generating is a config_error.
 //
 //   attend_cached(y, qkv, kept, shape, row, count, scratch)
+//
+// For serving (serve::engine) paged_attention_on<Space> has attention of rows of many sequences over pages of keys and
+// values. Documented in ops/paged_attention.hpp; without it an engine throws a config_error.
+//
+//   attend_paged(y, kept, qkv, rows, heads, scratch)
 
 namespace detail {
 
@@ -16674,7 +17929,17 @@ concept attends_cached = requires(typename V::y y, typename V::x x, attention_sh
   K::attend_cached(y, x, x, shape, std::int64_t{}, std::int64_t{}, scratch);
 };
 
+template <class K, class V, class Space>
+concept attends_paged = requires(typename V::y y, typename V::x x, paged_rows const& rows, paged_heads const& how,
+                                 arena<Space>& scratch) {
+  K::attend_paged(y, y, x, rows, how, scratch);
+};
+
 }  // namespace detail
+
+/// Whether a memory space has attention over pages.
+template <class Space, class Env>
+concept paged_kernels = detail::attends_paged<paged_attention_on<Space>, detail::set_views<Space, Env>, Space>;
 
 /// Whether a memory space has the kernels of the key-value cache.
 template <class Space, class Env>
@@ -16686,11 +17951,13 @@ concept cache_kernels = detail::attends_cached<cached_attention_on<Space>, detai
 namespace trireme::nn::detail {
 
 /// Keys and values of the positions that samples have had so far, for passes that go on with them (pass::known). With a
-/// window only the last ones that are still seen are kept, each in the place of one that is not.
+/// window only the last ones that are still seen are kept, each in the place of one that is not. Or the pages of many
+/// sequences (pass::paged), each position of which is kept.
 ///
 /// Bytes    2 C numbers for each position of a sample, in twice as much memory at most; with a window for each of its
-///          positions. Keys that serve several queries are kept once for each query.
-/// Errors   config_error for attention that is not causal, and for memory spaces without attend_cached().
+///          positions. Keys that serve several queries are kept once for each query; in pages once.
+/// Errors   config_error for attention that is not causal, and for memory spaces without attend_cached() or
+///          attend_paged().
 template <class Env>
 class attention_cache {
   using space = typename Env::space;
@@ -16703,11 +17970,7 @@ class attention_cache {
   /// @param attend_whole  attention among the rows themselves: all that there is to see at a sample's beginning.
   template <class Whole>
   void attend(pass<Env>& pass, view y, view qkv, attention_shape const& shape, Whole const& attend_whole) {
-    if (!shape.mask.causal) {
-      throw config_error(
-          "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
-          "whole samples");
-    }
+    expect_causal(shape);
     make_room(pass.known, shape);
     if (pass.known == 0) {
       attend_whole();
@@ -16726,7 +17989,30 @@ class attention_cache {
     }
   }
 
+  /// Keeps the keys and values of rows of many sequences in their pages, and attends to them.
+  /// @param key_heads  0: as many as heads.
+  void attend_paged(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t key_heads) {
+    expect_causal(shape);
+    if constexpr (ops::paged_kernels<space, Env>) {
+      ops::paged_heads const how{shape.heads, key_heads > 0 ? key_heads : shape.heads, shape.head_channels(),
+                                 shape.mask.window};
+      trireme::shape const all{pass.paged->pages_in_all, how.page_size()};
+      if (pages_.extents() != all) pages_ = tensor<value, space>(all);
+      ops::paged_attention_on<space>::attend_paged(y, pages_.view(), qkv, *pass.paged, how, pass.scratch);
+    } else {
+      throw config_error(
+          "trireme::nn::attend: the kernels of this memory space have no attend_paged(); predict() whole samples, or "
+          "serve in host memory");
+    }
+  }
+
  private:
+  static void expect_causal(attention_shape const& shape) {
+    if (shape.mask.causal) return;
+    throw config_error(
+        "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
+        "whole samples");
+  }
   void make_room(std::int64_t known, attention_shape const& shape) {
     constexpr std::int64_t few = 64;
     auto const window = shape.mask.window, all = known + shape.context;
@@ -16760,8 +18046,9 @@ class attention_cache {
     }
   }
 
-  tensor<value, space> kept_;  // (samples * places, 2 C): keys and values
-  std::int64_t places_ = 0;    // for positions of a sample
+  tensor<value, space> kept_;   // (samples * places, 2 C): keys and values
+  std::int64_t places_ = 0;     // for positions of a sample
+  tensor<value, space> pages_;  // (pages, numbers of a page)
 };
 
 }  // namespace trireme::nn::detail
@@ -16774,6 +18061,12 @@ template <class Env>
 auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotary_scaling const& scaling) {
   auto const context = positions_of(pass);
   auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
+  if (pass.paged != nullptr) {
+    pass.paged->for_each_run([&](std::int64_t row, std::int64_t count, std::int64_t position) {
+      ops::on<typename Env::space>::rotations(table.rows(row, count), position, base, scaling);
+    });
+    return table;
+  }
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
     auto const at =
@@ -16786,10 +18079,12 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 
 /// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
 /// @param seen   makes what tokens let each position see, in scratch memory; called only where samples are whole.
-/// @param cache  of this layer, for passes that continue earlier ones (pass::known).
+/// @param cache  of this layer, for passes that continue earlier ones (pass::known, pass::paged).
+/// @param key_heads  of different keys: 0: each query has its own.
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
-                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache) {
+                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache,
+                std::int64_t key_heads = 0) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
   }
@@ -16799,6 +18094,7 @@ void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, att
     ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
     pass.scratch.rewind(mark);
   };
+  if (pass.paged != nullptr) return cache.attend_paged(pass, y, kept.qkv, shape, key_heads);
   if (!pass.goes_on()) return attend_whole();
   cache.attend(pass, y, kept.qkv, shape, attend_whole);
 }
@@ -17297,7 +18593,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
           "trireme::nn::attend: a mask by tokens (padding, separator) needs whole samples; predict() them");
     }
     attend_all(
-        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_);
+        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_, keys_.count);
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -17630,6 +18926,7 @@ class loss_node : public node<Env> {
   }
   /// A copy of the row of each sample that is its output, among the activations.
   [[nodiscard]] view output_rows(pass<Env>& pass, view all) const {
+    if (pass.paged != nullptr) return wanted_rows(pass, all);
     auto const count = pass.batch.count();
     auto const each = count == 0 ? 1 : all.extent(0) / count;
     auto const last = pass.take({count, all.extent(1)});
@@ -17658,6 +18955,19 @@ class loss_node : public node<Env> {
   }
 
  private:
+  // Of a pass over rows of many sequences: those that it asks for.
+  [[nodiscard]] static view wanted_rows(pass<Env>& pass, view all) {
+    auto const& wanted = pass.paged->outputs;
+    auto const out = pass.take({static_cast<std::int64_t>(wanted.size()), all.extent(1)});
+    for (std::size_t i = 0; i < wanted.size();) {  // rows that lie one after the other are copied together
+      auto end = i + 1;
+      while (end < wanted.size() && wanted[end] == wanted[end - 1] + 1) ++end;
+      auto const count = static_cast<std::int64_t>(end - i);
+      ops::on<space>::copy(out.rows(static_cast<std::int64_t>(i), count), all.rows(wanted[i], count));
+      i = end;
+    }
+    return out;
+  }
   // Of a whole sample, on all ranks that share its positions.
   [[nodiscard]] static std::int64_t rows_of_sample(pass<Env> const& pass, std::int64_t rows) {
     return context_group<Env>::of(pass).part().whole(rows / std::max<std::int64_t>(1, pass.batch.count()));
@@ -27205,10 +28515,15 @@ template <class O>
   }
 }
 
-/// The requirements of an optimizer on the memory of parameters and gradients, before that is allocated.
+/// The requirements of an optimizer or a strategy on the memory of parameters and gradients, before that is allocated.
 struct bucket_requirements {
   bool whole_tensors = false;  ///< one rank updates all of a tensor: no slice of a bucket splits one
   std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
+
+  /// No bucket holds both tensors of which this rank has a part, and whole ones, of which other ranks of its replica
+  /// have copies: what a compressor makes of a copy must not depend on the parts beside it.
+  bool copies_apart = false;
+  int fragments = 1;  ///< parts of the model that are exchanged in different steps: no bucket holds tensors of two
 
   [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }
 };
@@ -28529,6 +29844,7 @@ struct data {
   static constexpr distribution optimizer_state = distribution::replicate;
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
+  static constexpr bool takes_shares = true;
   static constexpr std::string_view name = "data";
 };
 
@@ -28565,6 +29881,7 @@ struct zero {
   static constexpr distribution optimizer_state = distribution::shard;
   static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
   static constexpr distribution parameters = Stage >= 3 ? distribution::shard : distribution::replicate;
+  static constexpr bool takes_shares = Stage <= 2;
   static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
 };
 
@@ -30890,6 +32207,54 @@ class context::instance {
 
 }  // namespace trireme::parallel
 
+// ---- trireme/parallel/change_sums.hpp
+namespace trireme::parallel {
+
+/// Sums, over the ranks that hold the same part of the model, of what each has changed in its parameters, bucket by
+/// bucket: they take the run's compressor as gradients do. The exchange makes one for a strategy with
+/// `static constexpr bool sends_changes = true`.
+///
+/// Bytes    those of the compressor's payloads in parallel::data; without one the elements of the masters.
+/// Ranks    collective: the same calls in the same order on every rank.
+/// Numerics after finish() every rank has the same bits. A compressor's state (a residual) is that of the last change
+///          sent.
+/// Threads  one owner.
+template <class Env>
+class change_sums {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::master, space>;
+  using visitor =
+      std::function<void(std::string const&, state_location const&, tensor_view<typename Env::gradient, space>)>;
+
+  change_sums() = default;
+  change_sums(change_sums const&) = delete;
+  change_sums& operator=(change_sums const&) = delete;
+  virtual ~change_sums() = default;
+
+  /// Where this rank writes its change of a bucket, before it is sent: zeros where it writes nothing.
+  [[nodiscard]] virtual view open(int bucket) = 0;
+  /// After sum() or finish(): the sum over the ranks.
+  [[nodiscard]] virtual view of(int bucket) const = 0;
+  /// Sums some buckets.
+  /// @param step  of the run: random numbers of the compressor depend on it.
+  virtual void sum(std::span<int const> buckets, std::int64_t step) = 0;
+  /// Starts to do so, and returns at once. What open() gave must not be touched until finish() returns.
+  virtual void begin(std::span<int const> buckets, std::int64_t step) = 0;
+  /// Lets what has begun progress; starts nothing.
+  virtual void progress(std::span<int const> buckets) = 0;
+  virtual void finish(std::span<int const> buckets) = 0;
+
+  /// The state of compressors between steps; see contract/state.hpp.
+  virtual void visit_state(state_scope scope, visitor const& f) = 0;
+  /// Resets it to that before the first step.
+  virtual void forget_state() = 0;
+  /// Of all buffers.
+  [[nodiscard]] virtual std::int64_t bytes() const = 0;
+};
+
+}  // namespace trireme::parallel
+
 // ---- trireme/parallel/exchange_report.hpp
 namespace trireme {
 
@@ -30966,6 +32331,7 @@ class bucket_plan {
     int bucket = 0;
     std::int64_t offset = 0;  ///< of its first element, in the bucket
     bool frozen = false;
+    int fragment = 0;  ///< of bucket_requirements::fragments
     [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
   };
   struct bucket {
@@ -30997,7 +32363,9 @@ class bucket_plan {
               std::span<int const> unit_ends = {}, bucket_requirements const& requirements = {})
       : ranks_(ranks) {
     collect(uses, requirements);
+    if (requirements.fragments > 1) choose_fragments(requirements.fragments);
     set_units(unit_ends, static_cast<int>(uses.size()));
+    copies_apart_ = requirements.copies_apart;
     fill(bucket_elements, false, requirements.whole_tensors);
     trained_buckets_ = static_cast<int>(buckets_.size());
     fill(bucket_elements, true, false);
@@ -31090,6 +32458,37 @@ class bucket_plan {
       throw config_error("trireme::exchange: the model has no parameters; an exchange needs at least one");
   }
 
+  // Fragments are stretches of the model of about equal sizes, the last tensors first. All ranks that have a tensor
+  // must agree on its fragment, whatever else they have: that of a tied one follows from its name, and sizes are those
+  // of whole tensors.
+  void choose_fragments(int fragments) {
+    auto const size = [](entry const& of) { return static_cast<double>(of.info.whole_extents().size()); };
+    std::vector<double> free(static_cast<std::size_t>(fragments));
+    double all = 0, others = 0;
+    for (auto const& each : entries_) all += each.frozen ? 0 : size(each);
+    for (auto& each : free) each = all / fragments;
+    for (auto& each : entries_) {
+      if (each.frozen) continue;
+      if (each.info.tied) {
+        each.fragment = static_cast<int>(hash_name(each.info.name) % static_cast<std::uint64_t>(fragments));
+        auto& left = free[static_cast<std::size_t>(each.fragment)];
+        left = std::max(0.0, left - size(each));
+      } else {
+        others += size(each);
+      }
+    }
+    double room = 0;
+    for (auto const each : free) room += each;
+    std::size_t fragment = 0;
+    double before = 0, end = free[0];  // of the fragment
+    for (auto each = entries_.rbegin(); each != entries_.rend(); ++each) {
+      if (each->frozen || each->info.tied) continue;
+      auto const middle = (before + size(*each) / 2) / others * room;
+      while (middle > end && fragment + 1 < free.size()) end += free[++fragment];
+      each->fragment = static_cast<int>(fragment);
+      before += size(*each);
+    }
+  }
   void set_units(std::span<int const> ends, int uses) {
     int first = 0;
     for (int const end : ends) {
@@ -31125,7 +32524,8 @@ class bucket_plan {
   void fill(std::int64_t bucket_elements, bool frozen, bool whole) {
     bool open = false;
     std::int64_t longest = 0;  // longest tensor of the open bucket
-    int open_unit = 0;
+    int open_unit = 0, open_fragment = 0;
+    bool open_part = false;
     std::string_view open_dealt;  // distributed tensors are exchanged over other ranks
     auto const close = [&] {
       if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
@@ -31138,6 +32538,7 @@ class bucket_plan {
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const own_unit = unit_of(tensor);
       if (alone || !open || own_unit != open_unit || tensor.info.distributed != open_dealt ||
+          tensor.fragment != open_fragment || (copies_apart_ && tensor.info.is_shard() != open_part) ||
           (place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements &&
            (!whole || buckets_.back().elements >= ranks_ * longest))) {
         close();
@@ -31146,6 +32547,8 @@ class bucket_plan {
         longest = 0;
         open_unit = own_unit;
         open_dealt = tensor.info.distributed;
+        open_fragment = tensor.fragment;
+        open_part = tensor.info.is_shard();
       }
       auto& target = buckets_.back();
       tensor.bucket = static_cast<int>(buckets_.size()) - 1;
@@ -31225,6 +32628,7 @@ class bucket_plan {
   }
 
   int ranks_;
+  bool copies_apart_ = false;
   int trained_buckets_ = 0;
   std::vector<entry> entries_;
   std::vector<bucket> buckets_;
@@ -31301,6 +32705,7 @@ struct owned_state {
   Comm& replicas;                              ///< the ranks that hold the same part of the model
   partition const& own;                        ///< the elements that this rank updates, and those that it owns
   std::vector<owned_segment<Env>> const& all;  ///< all slices that this rank updates
+  change_sums<Env>* changes = nullptr;         ///< for a strategy that sends changes: their sums over `replicas`
 };
 
 /// The functions of a strategy's run state that the exchange calls. The run state lists them, and the list is compared
@@ -31434,6 +32839,26 @@ inline constexpr bool steps_alone = requires {
   requires Policy::local_steps;
 };
 
+/// Whether such a strategy sends changes of parameters in place of gradients, by owned_state::changes: the run's
+/// compressor is for them.
+template <class Policy>
+inline constexpr bool sends_changes = requires {
+  requires Policy::sends_changes;
+};
+
+/// The momentum that is applied to what a compressor sends: the optimizer's, or that of the outer step if changes are
+/// sent.
+template <class Policy>
+[[nodiscard]] double momentum_of_sums(Policy const& policy, double of_optimizer) {
+  if constexpr (!sends_changes<Policy>) {
+    return of_optimizer;
+  } else if constexpr (requires { policy.outer_momentum; }) {
+    return policy.outer_momentum;
+  } else {
+    return 0;
+  }
+}
+
 }  // namespace trireme::parallel
 
 // ---- trireme/parallel/diloco.hpp (goes on)
@@ -31444,28 +32869,48 @@ namespace trireme::parallel {
 ///
 /// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
 ///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
-///          tensors of the size of the masters, and one as a buffer.
+///          Changes take the run's compressor. Error feedback in place of outer momentum (.outer_learning_rate = 1,
+///          .outer_momentum = 0) with top_k is SparseLoCo [2025]; optim::muon as the inner optimizer is MuLoCo [2025].
+///          With .fragments and .delay, parts of the model are sent after different steps of a period, each while the
+///          next .delay steps are taken (Streaming DiLoCo [Douillard et al., 2025]); what a rank changes meanwhile
+///          remains with it and is part of what it sends next.
+/// Shapes   fragments are stretches of whole tensors of about equal size, the last ones first; fragment f of F is sent
+///          after the steps whose number, from 1, is f * period / F modulo the period.
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps; with a compressor
+///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
+///          and the compressor's; a delay needs one more.
 /// Ranks    parameters and moments differ between ranks; only parameters are equal after an outer step: save a model
-///          after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters. A
-///          checkpoint may be taken at any step, and continues on the same number of ranks.
+///          after a multiple of `period` steps (with fragments or a delay, they are never all equal). evaluate() is the
+///          mean over ranks, each with its own parameters. A checkpoint may be taken at any step, and continues on the
+///          same number of ranks.
 /// Numerics the norm used for clipping is the root mean square of the ranks' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
 ///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.
-/// Needs    has_all_reduce of the master type. No compressor: there are no gradients to compress.
+/// Needs    has_all_reduce of the master type; has_all_gather for compressors whose payloads cannot be summed.
 struct diloco {
   using policy_category = slot::parallel;
   std::int64_t period = 100;                           ///< steps from one outer step to the next
   double outer_learning_rate = 0.7;                    ///< learning rate of the outer steps
   double outer_momentum = 0.9;                         ///< Nesterov's
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
-  int ways = 0;                                        ///< ranks that split samples; 0: the ranks that other axes leave
+  int fragments = 1;       ///< parts of the model, each sent after another step of the period
+  std::int64_t delay = 0;  ///< steps that a rank takes while what it has sent travels
+  int ways = 0;            ///< ranks that split samples; 0: the ranks that other axes leave
   friend bool operator==(diloco const&, diloco const&) = default;
 
   void validate() const {
     if (period < 1) {
       throw config_error(text("trireme::parallel::diloco: .period = ", period,
                               "; set the number of steps between outer steps, at least 1"));
+    }
+    if (fragments < 1 || fragments > period) {
+      throw config_error(text("trireme::parallel::diloco: .fragments = ", fragments, " with .period = ", period,
+                              "; set the number of parts from 1 to the period, since each has a step of its own"));
+    }
+    if (delay < 0 || delay >= period) {
+      throw config_error(text("trireme::parallel::diloco: .delay = ", delay, " with .period = ", period,
+                              "; set a number of steps from 0, less than the period: a fragment arrives before it is "
+                              "sent again"));
     }
     expect_number("parallel::diloco", ".outer_learning_rate", outer_learning_rate, not_negative);
     expect_number("parallel::diloco", ".outer_momentum", outer_momentum, below_one);
@@ -31477,6 +32922,7 @@ struct diloco {
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
   static constexpr bool local_steps = true;
+  static constexpr bool sends_changes = true;
   static constexpr std::string_view name = "diloco";
 
   template <class Env, class Comm>
@@ -31486,7 +32932,8 @@ struct diloco {
 [[nodiscard]] inline std::string to_string(diloco const& d) {
   return text("parallel::diloco{.period = ", d.period, ", .outer_learning_rate = ", d.outer_learning_rate,
               ", .outer_momentum = ", d.outer_momentum, ", .bucket_bytes = ", d.bucket_bytes,
-              d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
+              d.fragments != 1 ? text(", .fragments = ", d.fragments) : "",
+              d.delay != 0 ? text(", .delay = ", d.delay) : "", d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
 }
 
 /// The outer optimizer, applied to the ranks' local changes.
@@ -31498,75 +32945,164 @@ class diloco::instance {
   using kernels = ops::on<space>;
 
  public:
-  static constexpr strategy_hooks has{.end = true, .follow = true, .state = true};
+  static constexpr strategy_hooks has{.end = true, .follow = true, .state = true, .numbers = true};
 
   instance(diloco const& what, owned_state<Env, Comm> const& state) : what_(what), state_(state) {
     what.validate();
     auto const& plan = state.own.plan();
+    parts_.resize(static_cast<std::size_t>(what.fragments));
     for (int b = 0; b < plan.trained_buckets(); ++b) {
-      shape const form{plan.buckets()[static_cast<std::size_t>(b)].elements};
+      auto const& bucket = plan.buckets()[static_cast<std::size_t>(b)];
+      shape const form{bucket.elements};
       outer_.emplace_back(form);
       velocity_.emplace_back(form);
-      moved_.push_back(message_tensor<master, space>(state.replicas, form));
+      if (what.delay > 0) sent_.emplace_back(form);
+      parts_[static_cast<std::size_t>(plan.at(bucket.entries.front()).fragment)].buckets.push_back(b);
     }
+    for (std::size_t f = 0; f < parts_.size(); ++f)
+      parts_[f].first = static_cast<std::int64_t>(f) * what.period / what.fragments;
   }
 
   [[nodiscard]] std::int64_t period() const noexcept { return what_.period; }
+  [[nodiscard]] std::int64_t settles_after() const noexcept { return 1 + what_.delay; }
   [[nodiscard]] bool end(std::int64_t step) {
-    if ((step + 1) % what_.period != 0) return false;
-    for (auto const& each : state_.all) {
-      auto const moved = part(moved_, each);
-      copy(moved, each.value);
-      kernels::scale(moved, -1.0);
-      kernels::add(moved, constant(part(outer_, each)));
+    bool written = false;
+    for (auto& each : parts_) {
+      if (each.begun > 0 && step + 1 >= each.begun + what_.delay) {
+        meet(each);
+        written = true;
+      } else if (each.in_transit) {
+        changes().progress(each.buckets);
+      }
     }
-    for (auto const& each : moved_) state_.replicas.all_reduce(each.view(), reduction::sum{});
-    for (auto const& each : state_.all) {
-      auto const sum = constant(part(moved_, each));
-      kernels::sgd(part(outer_, each), part(velocity_, each),
-                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(state_.replicas.size())},
-                   std::span<tensor_view<typename Env::param, space> const>{}, outer_step(*each.info));
-      copy(each.value, part(outer_, each));
+    for (auto& each : parts_) {
+      if ((step + 1) % what_.period != each.first) continue;
+      send(each, step);
+      if (what_.delay > 0) continue;
+      meet(each);
+      written = true;
     }
-    return true;
+    return written;
   }
   /// Starts from the current values: no rank has changed them yet.
   void follow() {
-    for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
-    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
+    for (auto& each : parts_) {
+      receive(each);
+      each.begun = 0;
+    }
+    for (auto const* const all : {&velocity_, &sent_}) {
+      for (auto const& each : *all) kernels::fill(each.view(), 0.0);
+    }
+    for (int b = 0; b < static_cast<int>(outer_.size()); ++b) static_cast<void>(changes().open(b));
     for (auto const& each : state_.all) copy(part(outer_, each), each.value);
   }
 
+  /// Waits for the sums in transit: they are state, too.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    if (scope == state_scope::owned && state_.replicas.rank() != 0) return;  // the same on all replicas
+    for (auto& each : parts_) receive(each);
     auto const& plan = state_.own.plan();
-    state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+    auto const visit = [&](bool of_rank, auto&& each) {
+      state_.own.for_each_range_of(scope, plan.trained_buckets(), each, of_rank);
+    };
+    auto const show = [&](char const* what, bool of_rank, view all, bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
-      f("outer_value/" + info.name, state_location{info, range.in_entry}, part(outer_, b, range));
-      f("outer_velocity/" + info.name, state_location{info, range.in_entry}, part(velocity_, b, range));
+      f(what + info.name, state_location{info, range.in_entry, of_rank}, all.flat(range.in_bucket, range.count));
+    };
+    if (scope == state_scope::kept || state_.replicas.rank() == 0) {  // the same on all replicas
+      visit(false, [&](int b, bucket_plan::tensor_range const& range) {
+        show("outer_value/", false, outer_[static_cast<std::size_t>(b)].view(), range);
+        show("outer_velocity/", false, velocity_[static_cast<std::size_t>(b)].view(), range);
+        if (what_.delay > 0) show("outer_sum/", false, changes().of(b), range);
+      });
+    }
+    if (what_.delay == 0) return;
+    visit(true, [&](int b, bucket_plan::tensor_range const& range) {
+      show("outer_sent/", true, sent_[static_cast<std::size_t>(b)].view(), range);
     });
   }
+  template <class F>
+  void visit_numbers(F&& f) {
+    if (what_.delay == 0) return;
+    for (std::size_t i = 0; i < parts_.size(); ++i) f(text("diloco/begun.", i), parts_[i].begun);
+  }
   void count(exchange_memory& sum) const {
-    for (auto const& each : moved_) {
-      auto const bytes = static_cast<std::int64_t>(each.view().bytes());
-      sum.masters += 2 * bytes;
-      sum.buffers += bytes;
+    for (auto const* const all : {&outer_, &velocity_, &sent_}) {
+      for (auto const& each : *all) sum.masters += static_cast<std::int64_t>(each.view().bytes());
     }
   }
 
  private:
   using tensors = std::vector<trireme::tensor<master, space>>;
+  /// What is exchanged in one step.
+  struct fragment {
+    std::vector<int> buckets{};
+    std::int64_t first = 0;   // of the steps of a period after which it is sent, counted from 1; 0: the last one
+    std::int64_t begun = 0;   // steps that were over when it was sent, and ranks have not met; 0: not sent
+    bool in_transit = false;  // nobody has waited for its sum
+  };
+
+  // Every rank sends its change since the last meeting, and trains on.
+  void send(fragment& at, std::int64_t step) {
+    for (int const b : at.buckets) static_cast<void>(changes().open(b));
+    for_each_of(at, [&](owned_segment<Env> const& each) {
+      auto const moved = change(each);
+      copy(moved, each.value);
+      if (what_.delay > 0) copy(part(sent_, each), each.value);
+      kernels::scale(moved, -1.0);
+      kernels::add(moved, constant(part(outer_, each)));
+    });
+    at.begun = step + 1;
+    if (what_.delay > 0) {
+      changes().begin(at.buckets, step);
+      at.in_transit = true;
+    } else {
+      changes().sum(at.buckets, step);
+    }
+  }
+  void receive(fragment& at) {
+    if (!std::exchange(at.in_transit, false)) return;
+    changes().finish(at.buckets);
+  }
+  // The outer step; what a rank has changed since it sent remains with it, and is part of what it sends next.
+  void meet(fragment& at) {
+    receive(at);
+    at.begun = 0;
+    for_each_of(at, [&](owned_segment<Env> const& each) {
+      auto const sum = constant(change(each));
+      kernels::sgd(part(outer_, each), part(velocity_, each),
+                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(state_.replicas.size())},
+                   std::span<tensor_view<typename Env::param, space> const>{}, outer_step(*each.info));
+      if (what_.delay > 0) {
+        auto const since = part(sent_, each);
+        kernels::scale(since, -1.0);
+        kernels::add(since, constant(each.value));
+        copy(each.value, part(outer_, each));
+        kernels::add(each.value, constant(since));
+      } else {
+        copy(each.value, part(outer_, each));
+      }
+    });
+  }
 
   // Moving averages become the mean over the ranks.
   [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
     if (info.running > 0) return {.learning_rate = 1};
     return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
   }
-  static view part(tensors const& of, int bucket, bucket_plan::tensor_range const& range) {
-    return of[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket, range.count);
+  template <class F>
+  void for_each_of(fragment const& at, F&& f) const {
+    for (auto const& each : state_.all) {
+      if (parts_.size() == 1 || std::binary_search(at.buckets.begin(), at.buckets.end(), each.bucket)) f(each);
+    }
   }
-  static view part(tensors const& of, owned_segment<Env> const& at) { return part(of, at.bucket, at.range); }
+  static view part(tensors const& of, owned_segment<Env> const& at) {
+    return of[static_cast<std::size_t>(at.bucket)].view().flat(at.range.in_bucket, at.range.count);
+  }
+  [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
+  [[nodiscard]] view change(owned_segment<Env> const& at) const {
+    return changes().of(at.bucket).flat(at.range.in_bucket, at.range.count);
+  }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 
@@ -31574,7 +33110,8 @@ class diloco::instance {
   owned_state<Env, Comm> state_;
   tensors outer_;     // values after the last outer step
   tensors velocity_;  // of the outer optimizer
-  tensors moved_;     // change of this rank since then, then of all ranks
+  tensors sent_;      // with a delay: this rank's values when it sent; after a meeting what it had changed since
+  std::vector<fragment> parts_;
 };
 
 }  // namespace trireme::parallel
@@ -33032,7 +34569,10 @@ class gradient_store {
     timeline_ = &timeline;
     for (auto& it : gradients_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
   }
-  static double now() {
+  /// Seconds of a steady clock; on one rank, which waits for no other, always 0: reading a clock twice a parameter
+  /// takes a tenth of the step of a small network.
+  [[nodiscard]] double now() const {
+    if (world_.size() == 1) return 0;
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
@@ -33587,6 +35127,183 @@ template <class Comm>
   }
   return std::max<std::int64_t>(most[0], 1);
 }
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/bucket_changes.hpp
+namespace trireme::parallel::detail {
+
+/// Changes as they are: sums of master values.
+template <class Env, class Comm>
+class plain_changes final : public change_sums<Env> {
+  using typename change_sums<Env>::space, typename change_sums<Env>::view, typename change_sums<Env>::visitor;
+  using request = decltype(std::declval<Comm&>().all_reduce_async(std::declval<view>(), reduction::sum{}));
+
+ public:
+  plain_changes(bucket_plan const& plan, Comm& ranks) : ranks_(ranks) {
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      changes_.push_back(message_tensor<typename Env::master, space>(
+          ranks, shape{plan.buckets()[static_cast<std::size_t>(b)].elements}));
+      ops::on<space>::fill(of(b), 0.0);
+    }
+    pending_.resize(changes_.size());
+  }
+
+  [[nodiscard]] view open(int bucket) override { return of(bucket); }  // what nobody writes remains zero
+  [[nodiscard]] view of(int bucket) const override { return changes_[static_cast<std::size_t>(bucket)].view(); }
+  void sum(std::span<int const> buckets, std::int64_t) override {
+    for (int const b : buckets) ranks_.all_reduce(of(b), reduction::sum{});
+  }
+  void begin(std::span<int const> buckets, std::int64_t) override {
+    for (int const b : buckets) at(b).emplace(ranks_.all_reduce_async(of(b), reduction::sum{}));
+  }
+  void progress(std::span<int const> buckets) override {
+    for (int const b : buckets) {
+      if (at(b)) static_cast<void>(at(b)->test());
+    }
+  }
+  void finish(std::span<int const> buckets) override {
+    for (int const b : buckets) {
+      if (!at(b)) continue;
+      trireme::order(*at(b));
+      at(b).reset();
+    }
+  }
+  void visit_state(state_scope, visitor const&) override {}
+  void forget_state() override {}
+  [[nodiscard]] std::int64_t bytes() const override {
+    std::int64_t sum = 0;
+    for (auto const& each : changes_) sum += static_cast<std::int64_t>(each.view().bytes());
+    return sum;
+  }
+
+ private:
+  std::optional<request>& at(int bucket) { return pending_[static_cast<std::size_t>(bucket)]; }
+
+  Comm& ranks_;
+  std::vector<trireme::tensor<typename Env::master, space>> changes_;
+  std::vector<std::optional<request>> pending_;
+};
+
+/// Changes that a compressor encodes, as it encodes gradients under parallel::data.
+template <class Env, class Comm, class Compressor>
+class coded_changes final : public change_sums<Env> {
+  using typename change_sums<Env>::space, typename change_sums<Env>::view, typename change_sums<Env>::visitor;
+  using gradient = typename Env::gradient;
+  using wire = transport<Env, Comm, data, Compressor>;
+  using kernels = ops::on<space>;
+  static constexpr bool one_type = std::is_same_v<gradient, typename Env::master>;
+
+ public:
+  /// @param plan  must outlive it: compressors keep its infos.
+  coded_changes(bucket_plan const& plan, Comm& ranks, Compressor const& compressor)
+      : ranks_(ranks), compressor_(compressor) {
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      auto& it = changes_.emplace_back();
+      auto const& bucket = plan.buckets()[static_cast<std::size_t>(b)];
+      // The plan is that of a rank alone; a compressor's slices are whole blocks, as they are in parallel::data.
+      auto const unit = ranks.size() * block_elements;
+      it.elements = bucket.elements;
+      it.form.elements = (bucket.elements + unit - 1) / unit * unit;
+      for (int const e : bucket.entries) it.form.tensors.push_back({&plan.at(e).info, plan.at(e).offset});
+      // Copies on several ranks of a replica may be in different buckets, but must draw the same random numbers.
+      it.number = static_cast<std::int64_t>(hash_name(plan.at(bucket.entries.front()).info.name) >> 1U);
+      it.sent = message_tensor<gradient, space>(ranks, shape{it.form.elements});
+      kernels::fill(it.sent.view(), 0.0);
+      if constexpr (!one_type) it.master = trireme::tensor<typename Env::master, space>(shape{it.elements});
+      it.way.emplace(compressor, it.form, ranks);
+    }
+  }
+
+  [[nodiscard]] view open(int bucket) override {
+    auto& it = at(bucket);
+    if constexpr (one_type) kernels::fill(it.sent.view(), 0.0);
+    if constexpr (!one_type) kernels::fill(it.master.view(), 0.0);
+    return of(bucket);
+  }
+  [[nodiscard]] view of(int bucket) const override {
+    auto const& it = changes_[static_cast<std::size_t>(bucket)];
+    if constexpr (one_type) return it.sent.view().flat(0, it.elements);
+    if constexpr (!one_type) return it.master.view();
+  }
+  void sum(std::span<int const> buckets, std::int64_t step) override {
+    begin(buckets, step);
+    finish(buckets);
+  }
+  void begin(std::span<int const> buckets, std::int64_t step) override {
+    for (int const b : buckets) {
+      auto& it = at(b);
+      if constexpr (!one_type) {
+        kernels::fill(it.sent.view(), 0.0);
+        kernels::copy(it.sent.view().flat(0, it.elements), constant(it.master.view()));
+      }
+      if constexpr (has_at_gradient<wire>)
+        it.way->at_gradient({.step = step, .bucket = it.number, .micro_batch = 0, .rank = ranks_.rank()});
+      it.way->begin(it.sent.view(), 1.0);
+      it.pending = true;
+    }
+  }
+  void progress(std::span<int const> buckets) override {
+    for (int const b : buckets) {
+      if (at(b).pending) static_cast<void>(at(b).way->test());
+    }
+  }
+  void finish(std::span<int const> buckets) override {
+    for (bool more = true; more;) {  // a round of every bucket
+      more = false;
+      for (int const b : buckets) {
+        auto& it = at(b);
+        if (!it.pending) continue;
+        if (!it.way->turn()) {
+          more = true;
+          continue;
+        }
+        it.pending = false;
+        it.way->commit();
+        if constexpr (!one_type) kernels::copy(it.master.view(), constant(it.sent.view().flat(0, it.elements)));
+      }
+    }
+  }
+  void visit_state(state_scope scope, visitor const& f) override {
+    if constexpr (keeps_state<wire>) {
+      for (auto& it : changes_) it.way->visit_state(scope, f);
+    }
+  }
+  void forget_state() override {
+    if constexpr (keeps_state<wire>) {
+      for (auto& it : changes_) {
+        while (it.pending) it.pending = !it.way->turn();
+        it.way.emplace(compressor_, it.form, ranks_);
+      }
+    }
+  }
+  [[nodiscard]] std::int64_t bytes() const override {
+    std::int64_t sum = 0;
+    for (auto const& it : changes_)
+      sum += static_cast<std::int64_t>(it.sent.view().bytes() + it.master.view().bytes()) + it.way->bytes();
+    return sum;
+  }
+
+ private:
+  struct bucket_change {
+    std::int64_t elements = 0;  // of the bucket
+    std::int64_t number = 0;    // of its first tensor, for random numbers
+    bucket_form form;           // padded
+    trireme::tensor<gradient, space> sent;
+    trireme::tensor<typename Env::master, space> master;  // if the types differ
+    std::optional<wire> way;
+    bool pending = false;
+  };
+  bucket_change& at(int bucket) { return changes_[static_cast<std::size_t>(bucket)]; }
+  template <class T>
+  static tensor_view<T const, space> constant(tensor_view<T, space> all) {
+    return all;
+  }
+
+  Comm& ranks_;
+  Compressor compressor_;
+  std::vector<bucket_change> changes_;
+};
 
 }  // namespace trireme::parallel::detail
 
@@ -34511,13 +36228,14 @@ class distributed_parameters {
         parameters_(std::move(all)),
         bucket_plan_(parallel::detail::agreed(
             {parameters_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             in_units_ ? unit_ends : std::span<int const>(), of_strategy(requirements)},
+             in_units_ ? unit_ends : std::span<int const>(), of_policies<Compressor>(strategy, requirements)},
             replicas_, everyone_.rank(), strategy, compressor)),
         own_(bucket_plan_, summed_.rank(), sharded),
         values_(own_, parameters_, summed_),
         protocol_(bucket_plan_, use_count(), published_, in_units_),
         owned_(list_owned()),
-        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_}) {
+        changes_(make_changes(compressor)),
+        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_, changes_.get()}) {
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -34583,9 +36301,22 @@ class distributed_parameters {
     if constexpr (!replicas_differ) return (replicas);
   }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.
-  static bucket_requirements of_strategy(bucket_requirements requirements) {
+  template <class Compressor>
+  static bucket_requirements of_policies([[maybe_unused]] Strategy const& strategy, bucket_requirements requirements) {
+    requirements.copies_apart = !lossless_identity<Compressor>;
     requirements.whole_tensors = requirements.whole_tensors && sharded;
+    if constexpr (requires { strategy.fragments; }) requirements.fragments = strategy.fragments;
     return requirements;
+  }
+  template <class Compressor>
+  [[nodiscard]] std::unique_ptr<parallel::change_sums<Env>> make_changes([[maybe_unused]] Compressor const& how) {
+    if constexpr (!parallel::sends_changes<Strategy>) {
+      return nullptr;
+    } else if constexpr (lossless_identity<Compressor>) {
+      return std::make_unique<parallel::detail::plain_changes<Env, Comm>>(bucket_plan_, replicas_);
+    } else {
+      return std::make_unique<parallel::detail::coded_changes<Env, Comm, Compressor>>(bucket_plan_, replicas_, how);
+    }
   }
   // All but the gradients stays where it is.
   [[nodiscard]] std::vector<segment_type> list_owned() {
@@ -34625,7 +36356,8 @@ class distributed_parameters {
 
  protected:
   std::vector<segment_type> owned_;
-  [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
+  std::unique_ptr<parallel::change_sums<Env>> changes_;  // if the strategy sends changes of parameters
+  [[no_unique_address]] strategy_type strategy_;         // last: constructed from the members above
 };
 
 }  // namespace trireme
@@ -34760,7 +36492,10 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
  public:
   using typename base::hooks, typename base::memory_type, typename base::param_element, typename base::parameters_type,
       typename base::placement, typename base::segment_type, typename base::space;
-  using sums_type = parallel::detail::bucket_sums<Env, Comm, placement, Compressor, base::values_type::can_write_peers>;
+  /// What encodes gradients: nothing if each rank takes steps on its own, and the compressor encodes changes.
+  using gradient_compressor = std::conditional_t<base::replicas_differ, compression::none, Compressor>;
+  using sums_type =
+      parallel::detail::bucket_sums<Env, Comm, placement, gradient_compressor, base::values_type::can_write_peers>;
   using gradients_type = typename memory_type::template gradients<sums_type::keeps_buckets>;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = gradients_type::keeps_buckets;
@@ -34782,7 +36517,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
                  bucket_requirements const& requirements = {})
       : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements),
         brought_(bucket_plan_, parameters_, summed_.size() == 1),
-        sums_(own_, parameters_.layers(), summed_, compressor, in_units_ && sums_in_a_tree(strategy), again.empty()) {
+        sums_(own_, parameters_.layers(), summed_, for_gradients(compressor), in_units_ && sums_in_a_tree(strategy),
+              again.empty()) {
     parallel::detail::expect_exact_means(bucket_plan_, compressor);
     parameters_type::expect_possible(strategy, !unit_ends.empty());
     if (sums_.in_a_tree())
@@ -34949,17 +36685,25 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   [[nodiscard]] exchange_memory memory() const {
     exchange_memory sum{.gradients = sums_.kept_bytes(), .buffers = sums_.buffer_bytes()};
     values_.count_bytes(sum);
+    if (changes_ != nullptr) sum.buffers += changes_->bytes();
     if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
   /// Resets the state of compressors to that before the first step.
-  void forget_compression() { sums_.forget_state(); }
+  void forget_compression() {
+    sums_.forget_state();
+    if (changes_ != nullptr) changes_->forget_state();
+  }
   /// The state of the exchange between steps; see contract/state.hpp.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
     this->visit_values(scope, f);
     for (int b = 0; b < this->trained_count(); ++b) sums_.visit_state(b, scope, f);
     if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
+    if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
+      changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
+                                       tensor_view<typename Env::gradient, space> values) { f(name, at, values); });
+    }
   }
 
  protected:
@@ -34972,12 +36716,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
 
  private:
-  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_, base::owned_,
-      base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_, base::values_;
+  using base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
+      base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
+      base::values_;
   static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,
                 "trireme::exchange: this compressor needs each gradient once a step, "
                 "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
+  static gradient_compressor for_gradients([[maybe_unused]] Compressor const& given) {
+    if constexpr (base::replicas_differ) return {};
+    if constexpr (!base::replicas_differ) return given;
+  }
   void take(int use, bool last) {
     brought_.take(use, last, [this](int each) { return sums_.open_use(each); });
   }
@@ -38889,6 +40638,16 @@ struct progress {
     }
     number = std::bit_cast<T>(found->second);
   }
+  /// Numbers of which there may be any count, none included.
+  void write_list(std::string_view name, std::span<std::int64_t const> all) {
+    for (std::size_t i = 0; i < all.size(); ++i) write(text(name, '/', i), all[i]);
+  }
+  [[nodiscard]] std::vector<std::int64_t> list(std::string_view name) const {
+    std::vector<std::int64_t> all;
+    for (auto at = numbers.find(text(name, "/0")); at != numbers.end(); at = numbers.find(text(name, '/', all.size())))
+      all.push_back(std::bit_cast<std::int64_t>(at->second));
+    return all;
+  }
 };
 
 /// The run that a directory's checkpoints belong to. Empty until the run first saves or loads; then 32 hexadecimal
@@ -39519,17 +41278,70 @@ class kept_copies {
 
 }  // namespace trireme::detail
 
+// ---- trireme/train/detail/left_out_samples.hpp
+namespace trireme::detail {
+
+/// The samples that the ranks of a training have left out because they cannot be read; the same on every rank.
+class left_out_samples {
+ public:
+  /// @param most  0: none may be left out, and nothing is sent.
+  explicit left_out_samples(std::int64_t most) : most_(most) {}
+
+  /// The next add() is given the list of another loader.
+  void begin_loader() noexcept { known_ = 0; }
+
+  [[nodiscard]] std::int64_t count() const noexcept { return static_cast<std::int64_t>(all_.size()); }
+
+  /// Collective. Adds what each rank's loader has left out since the last call.
+  /// @param failed  whether this rank has no batch: then the step is given up.
+  /// Errors   sample_error on every rank if they are too many.
+  template <class Comm>
+  void add(Comm& world, std::span<data::read_problem const> here, bool failed) {
+    if (most_ == 0) return;
+    auto const own = here.subspan(std::min(known_, here.size()));
+    std::int64_t largest[2] = {static_cast<std::int64_t>(own.size()), failed ? 1 : 0};
+    world.all_reduce(tensor_view<std::int64_t>(largest, shape{2}), reduction::max{});
+    known_ = here.size();
+    if (largest[0] == 0) return;
+    auto const each = static_cast<std::size_t>(largest[0]);
+    std::vector<std::int64_t> numbers(each * static_cast<std::size_t>(world.size()));  // 0: none, else number + 1
+    for (std::size_t i = 0; i < own.size(); ++i)
+      numbers[each * static_cast<std::size_t>(world.rank()) + i] = own[i].sample + 1;
+    world.all_reduce(tensor_view<std::int64_t>(numbers), reduction::sum{});
+    std::int64_t last = -1;
+    for (auto const number : numbers) {
+      if (number == 0 || std::find(all_.begin(), all_.end(), number - 1) != all_.end()) continue;
+      all_.push_back(number - 1);
+      if (last < 0 && count() > most_) last = number - 1;
+    }
+    if (last < 0 || largest[1] > 0) return;  // a rank that has failed says why
+    auto const reason = std::find_if(here.begin(), here.end(), [&](auto const& one) { return one.sample == last; });
+    throw data::sample_error(
+        text("trireme::trainer: fit(): more samples cannot be read than .bad_samples = ", most_,
+             " permits; the last is ", last, reason == here.end() ? "" : text(" (", reason->reason, ")"),
+             "; repair the data, or permit more"),
+        last);
+  }
+
+ private:
+  std::int64_t most_;
+  std::size_t known_ = 0;  // of this rank's loader
+  std::vector<std::int64_t> all_;
+};
+
+}  // namespace trireme::detail
+
 // ---- trireme/train/detail/run_checks.hpp
 namespace trireme::detail {
 
 // Checks of a run's arguments; each throws config_error.
 
-/// The number and form of a dataset's samples.
-template <class Data>
-[[nodiscard]] std::string form_of(Data const& data) {
+/// The number and form of a dataset's samples, and what else sets their order.
+template <class Data, class Locality>
+[[nodiscard]] std::string form_of(Data const& data, Locality const& locality) {
   return text(how_many(data.size(), "sample"), " of ", name_of(data.input_type()), " ",
               to_string(shape(data.input_shape())), " and ", name_of(data.target_type()), " ",
-              to_string(shape(data.target_shape())));
+              to_string(shape(data.target_shape())), locality ? text(" in ", to_string(*locality)) : "");
 }
 
 /// An epoch that has begun must be continued with the same dataset.
@@ -39548,14 +41360,12 @@ void expect_same_data(std::string const& before, std::string const& now, Positio
 /// @param taken  steps before this call.
 template <class Comm, class Data, class Options>
 void expect_same_schedule(Comm& world, Data const& data, Options const& options, std::int64_t taken) {
-  parallel::rank_value const items[] = {{"the dataset", form_of(data)},
-                                        {".batch", text(options.batch)},
-                                        {".micro_batches", text(options.micro_batches)},
-                                        {".steps", text(options.steps)},
-                                        {".stop_after", text(options.stop_after)},
-                                        {".check_every", text(options.check_every)},
-                                        {"the number of steps taken before", text(taken)},
-                                        parallel::arithmetic_of_rank()};
+  parallel::rank_value const items[] = {
+      {"the dataset", form_of(data, options.locality)},  {".batch", text(options.batch)},
+      {".micro_batches", text(options.micro_batches)},   {".steps", text(options.steps)},
+      {".stop_after", text(options.stop_after)},         {".check_every", text(options.check_every)},
+      {".bad_samples", text(options.bad_samples)},       {".shares", to_string(options.shares)},
+      {"the number of steps taken before", text(taken)}, parallel::arithmetic_of_rank()};
   parallel::expect_same_on_all_ranks(world, "trireme::trainer: fit()", world.rank(), items,
                                      "call it with the same arguments on every rank");
 }
@@ -39570,6 +41380,8 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
   }
   expect_number("trainer: fit()", ".check_every", options.check_every, not_negative);
   expect_number("trainer: fit()", ".stop_after", options.stop_after, {.low = -1});
+  expect_number("trainer: fit()", ".workers", options.workers, not_negative);
+  expect_number("trainer: fit()", ".bad_samples", options.bad_samples, not_negative);
   if (taken < last || taken == loaded) return;
   throw config_error(text("trireme::trainer: fit() to step ", last, " takes no step after the ", taken,
                           " that have been taken: .steps and .stop_after count from the very first step; "
@@ -39790,6 +41602,10 @@ struct combination {
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
   static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  /// Whether ranks may get unequal numbers of samples.
+  static constexpr bool takes_shares = requires { requires data_axis::takes_shares; };
+  /// Whether such ranks send changes of parameters, which a compressor encodes.
+  static constexpr bool sends_changes = requires { requires data_axis::sends_changes; };
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
@@ -39840,8 +41656,8 @@ TRIREME_RULE(
     "use parallel::zero<1>", !C::residual || !C::shards_gradients);
 TRIREME_RULE(
     local_steps_send_no_gradients, "local-steps-send-no-gradients",
-    "where ranks take local steps, as in parallel::diloco, no gradients are sent that a compressor could encode",
-    "leave the compressor out", !C::local_steps || C::uncompressed);
+    "the ranks of this strategy take local steps, and it sends neither gradients nor changes that a compressor encodes",
+    "leave the compressor out, or use parallel::diloco", !C::local_steps || C::uncompressed || C::sends_changes);
 TRIREME_RULE(
     local_steps_need_whole_samples, "local-steps-need-whole-samples",
     "where ranks take local steps, as in parallel::diloco, no axis may distribute samples or experts over them",
@@ -39882,6 +41698,12 @@ TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
              "under parallel::zero this compressor's payloads are sent by all_to_all, which this communicator lacks",
              "use a summable compressor such as compression::cast, or parallel::data",
              !C::gatherable || !C::sharded || C::trades);
+
+// Not in a list below: fit() checks it if it is given shares, which are numbers, as are the degrees of other axes.
+TRIREME_RULE(shares_need_replicas, "shares-need-replicas",
+             ".shares give ranks unequal numbers of samples, which only parallel::data, zero<1> and zero<2> without "
+             "other axes support",
+             "use one of these, or leave .shares out", C::takes_shares);
 
 using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
                               space_lacks_layer_kernels>;
@@ -39929,7 +41751,97 @@ constexpr std::string_view broken(rule_list<Rules...>) {
 }  // namespace detail::rules
 }  // namespace trireme
 
-// ---- trireme/train/slots.hpp (goes on)
+// ---- trireme/train/detail/run_shares.hpp (goes on)
+namespace trireme::detail {
+
+/// What unequal shares need to know of a trainer.
+struct shares_facts {
+  bool supported = false;     ///< by the strategy, without other axes
+  bool in_a_tree = false;     ///< sums are reproducible
+  bool on_a_device = false;   ///< kernels run later than they are asked to
+  bool synchronised = false;  ///< ranks wait for each other within a pass
+};
+
+/// Throws config_error unless fit() may give the ranks such shares.
+inline void expect_shares(data::shares const& asked, shares_facts const& run, int ranks) {
+  if (!asked.given()) return;
+  auto const refuse = [](auto const&... parts) { return config_error(text("trireme::trainer: fit(): ", parts...)); };
+  constexpr auto rule = rules::shares_need_replicas::rule;
+  if (!run.supported) throw refuse(rule.sentence, "; ", rule.remedy, " [", rule.id, "]");
+  asked.validate(ranks);
+  if (run.in_a_tree) {
+    throw refuse(
+        ".shares with .reproducible: sums that do not depend on the ranks need micro-batches of equal shares; "
+        "leave one of them out");
+  }
+  if (run.on_a_device && asked.measure_every > 0) {
+    throw refuse(
+        ".shares.measure_every: a device computes later than its program asks it to, so that a step's time is not "
+        "known on each rank; give .weights instead");
+  }
+  if (run.synchronised && asked.measure_every > 0) {
+    throw refuse(
+        ".shares.measure_every: the model normalises over the micro-batches of all ranks, so that each rank's passes "
+        "take the time of the slowest; give .weights instead");
+  }
+}
+
+/// The weights of a call of fit(): those that were asked for, or those that follow from measured times.
+class run_shares {
+ public:
+  /// @param weights  of the run: empty where shares are equal, and what a resumed run continues with if they are
+  ///                 measured.
+  run_shares(data::shares const& asked, std::vector<std::int64_t>& weights, group_rank own)
+      : every_(asked.measure_every), own_(own), weights_(weights) {
+    auto const ranks = static_cast<std::size_t>(own.size);
+    if (every_ > 0 && weights_.size() == ranks) return;
+    weights_ = asked.weights;
+    if (every_ > 0 && weights_.empty()) weights_.assign(ranks, 1);
+  }
+
+  [[nodiscard]] bool measures() const noexcept { return every_ > 0; }
+
+  /// Collective, after each step. Whether the weights have changed: then the next batch is divided by the new ones.
+  /// @param samples  that this rank has computed, and
+  /// @param seconds  the time that it needed. The first step is not counted, since it allocates.
+  /// @param batch    samples of a whole step.
+  template <class Comm>
+  [[nodiscard]] bool count(Comm& world, std::int64_t step, std::int64_t samples, double seconds, std::int64_t batch) {
+    if (std::exchange(warm_, true)) {
+      samples_ += samples;
+      seconds_ += seconds;
+    }
+    if (step % every_ != 0) return false;
+    auto const ranks = static_cast<std::size_t>(own_.size);
+    std::vector<std::int64_t> all(2 * ranks);
+    all[static_cast<std::size_t>(own_.rank)] = std::exchange(samples_, 0);
+    all[ranks + static_cast<std::size_t>(own_.rank)] = static_cast<std::int64_t>(std::exchange(seconds_, 0) * 1e9);
+    world.all_reduce(tensor_view<std::int64_t>(all), reduction::sum{});
+    auto const counted = std::span<std::int64_t const>(all);
+    auto next = data::weights_for_equal_times(counted.first(ranks), counted.last(ranks), batch);
+    bool known = false, moved = false;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      known = known || (all[rank] > 0 && all[ranks + rank] > 0);
+      auto const at = static_cast<int>(rank);
+      moved = moved || data::weighted_split(batch, next, at) != data::weighted_split(batch, weights_, at);
+    }
+    if (!known || !moved) return false;
+    weights_ = std::move(next);
+    return true;
+  }
+
+ private:
+  std::int64_t every_;
+  group_rank own_;
+  std::vector<std::int64_t>& weights_;
+  std::int64_t samples_ = 0;
+  double seconds_ = 0;
+  bool warm_ = false;
+};
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/slots.hpp
 namespace trireme {
 
 namespace detail {
@@ -40986,7 +42898,7 @@ class confusion {
 // ---- trireme/train/report.hpp
 namespace trireme {
 
-/// The result of one step; the same on every rank except `seconds`.
+/// The result of one step; the same on every rank except `seconds` and `waited`.
 struct step_report {
   std::int64_t step = 0;     ///< counted from 0
   double loss = 0;           ///< mean over the step's samples on all ranks; NaN where there were none
@@ -40994,10 +42906,12 @@ struct step_report {
   double learning_rate = 0;  ///< of this step: schedules count steps, skipped ones included
   std::int64_t samples = 0;  ///< over all ranks; 0: no step was taken, and `step` is the next one's number
   double seconds = 0;
-  bool skipped = false;  ///< a gradient or a loss was not finite on some rank: nothing was changed
+  bool skipped = false;       ///< a gradient or a loss was not finite on some rank: nothing was changed
+  double waited = 0;          ///< seconds that this rank waited for the step's samples in fit(), before `seconds` begin
+  std::int64_t left_out = 0;  ///< samples left out so far in this call of fit(), over all ranks: see .bad_samples
 };
 
-/// The result of one call of fit().
+/// The result of one call of fit(); the same on every rank except `seconds`, `waited` and `slowest_read`.
 struct fit_report {
   std::int64_t first_step = 0;
   std::int64_t steps = 0;    ///< taken in this call
@@ -41007,7 +42921,19 @@ struct fit_report {
   double last_loss = 0;
   double last_norm = 0;
   double seconds = 0;
-  bool stopped = false;  ///< some rank requested it
+  bool stopped = false;               ///< some rank requested it
+  double waited = 0;                  ///< seconds of `seconds` that this rank waited for samples
+  std::int64_t left_out = 0;          ///< samples that could not be read, over all ranks: see fit_options::bad_samples
+  data::read_problem slowest_read{};  ///< the read that took the longest on this rank
+
+  /// The share of the time that this rank waited for samples.
+  [[nodiscard]] double waiting_share() const noexcept { return seconds > 0 ? waited / seconds : 0; }
+  /// If it is over 5 %, a sentence that says so and what to do; else empty.
+  [[nodiscard]] std::string slow_data() const {
+    if (!(waiting_share() > 0.05)) return {};
+    return text("steps waited for data ", static_cast<int>(100 * waiting_share() + 0.5), " % of the time (",
+                to_string(slowest_read), "); raise .workers, or prepare the samples once, before the training");
+  }
 
   void add(step_report const& done) noexcept {
     if (steps == 0) first_loss = done.loss;
@@ -41015,6 +42941,8 @@ struct fit_report {
     last_norm = done.norm;
     samples += done.samples;
     skipped += done.skipped ? 1 : 0;
+    waited += done.waited;
+    left_out = done.left_out;
     ++steps;
   }
 };
@@ -41332,6 +43260,51 @@ class communicator_replicas final : public replica_group<Env> {
 };
 
 }  // namespace trireme::parallel
+
+// ---- trireme/train/detail/compute_watch.hpp
+namespace trireme::detail {
+
+/// The time of a rank's own work in a stretch of its program, without what may wait for other ranks. It reads no clock
+/// unless it measures.
+class compute_watch {
+ public:
+  bool measures = false;
+  double seconds = 0;  ///< of the last stretch
+
+  /// Measures until its end.
+  class stretch {
+   public:
+    explicit stretch(compute_watch& watch) : watch_(watch) {
+      watch_.left_out_ = {};
+      if (watch_.measures) begin_ = clock::now();
+    }
+    stretch(stretch const&) = delete;
+    stretch& operator=(stretch const&) = delete;
+    ~stretch() {
+      if (watch_.measures)
+        watch_.seconds = std::chrono::duration<double>(clock::now() - begin_ - watch_.left_out_).count();
+    }
+
+   private:
+    compute_watch& watch_;
+    std::chrono::steady_clock::time_point begin_{};
+  };
+  [[nodiscard]] stretch whole() { return stretch(*this); }
+
+  template <class F>
+  void leave_out(F&& f) {
+    if (!measures) return f();
+    auto const begin = clock::now();
+    f();
+    left_out_ += clock::now() - begin;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  clock::duration left_out_{};
+};
+
+}  // namespace trireme::detail
 
 // ---- trireme/train/detail/placed_axes.hpp
 namespace trireme::detail {
@@ -42426,6 +44399,24 @@ class staged_engine {
     known_ = before + tokens.extents[1];
     return out;
   }
+  /// The outputs of some positions of many sequences, whose tokens are (1, rows.count()): those of rows.outputs, in
+  /// their order; empty if none are wanted. Layers keep what later positions need in pages: see paged_rows. They are
+  /// apart from what predict_more() keeps. Valid until the next call.
+  ///
+  /// Numerics a row's outputs have the same bits regardless of which rows and sequences are computed with it, in host
+  ///          memory.
+  /// Errors   config_error for tokens of another form, and layers that need whole samples or whose memory space has no
+  ///          attention over pages.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view predict_rows(samples const& batch, paged_rows const& rows, Hooks&& hooks = {}) {
+    auto const& tokens = batch.inputs;
+    if (tokens.type != dtype::i32 || tokens.extents != shape{1, rows.count()} || rows.count() == 0) {
+      throw config_error(text("trireme::predict_rows: inputs are ", name_of(tokens.type), " ",
+                              to_string(tokens.extents), ", but they are the tokens of ", how_many(rows.count(), "row"),
+                              ", (1, rows), one row at least"));
+    }
+    return look({&batch, 1}, purpose::predict, hooks, 0, &rows);
+  }
   /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
   /// on the others. As in evaluate(), there is no dropout; gradients of parameters do not change. Valid until the next
   /// call. If ranks split positions, each of them computes all positions.
@@ -42492,6 +44483,7 @@ class staged_engine {
     losses_in<space> loss{};
     std::int64_t known = -1;
     loss_rows rows{};
+    paged_rows const* paged = nullptr;
   };
 
   // Invalidates what is derived from values, such as packed copies.
@@ -42517,10 +44509,11 @@ class staged_engine {
   }
 
   template <class Hooks>
-  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1,
+            paged_rows const* paged = nullptr) {
     look_at_version(hooks);
     auto const& list = programs_.for_looking();
-    start(list, batch, {{}, 0, why, {}, known});
+    start(list, batch, {{}, 0, why, {}, known, {}, paged});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -42643,7 +44636,8 @@ class staged_engine {
             .rows_of_sample = rows_of_sample_,
             .precision = precision_,
             .known = now_.known,
-            .rows = now_.rows};
+            .rows = now_.rows,
+            .paged = now_.paged};
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
@@ -42846,24 +44840,32 @@ class placed_model {
   /// The groups that the axes offer to the units.
   [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return axes_.groups(); }
 
+  /// Whether train() measures how long this rank computes.
+  void measure(bool on) noexcept { watch_.measures = on; }
+  /// The time of the last train(), without what this rank did in it for the exchange, where it may wait for others.
+  [[nodiscard]] double computed_seconds() const noexcept { return watch_.seconds; }
+
   /// Forward and backward of a step's micro-batches. When it returns, gradients are being exchanged.
   /// @param scale  factor on the losses that are differentiated.
   /// @returns the losses that this rank contributes, to be read when the exchange is finished; equal samples are
   ///          counted by one rank.
   auto train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
+    auto const measured = watch_.whole();
     auto const most = shadows() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
-    exchange_.begin({.micro_batches = input.range.count,
-                     .places = input.places,
-                     .first = input.range.first,
-                     .runs = most,
-                     .scale = scale,
-                     .number = static_cast<std::int64_t>(key.step)});
+    watch_.leave_out([&] {
+      exchange_.begin({.micro_batches = input.range.count,
+                       .places = input.places,
+                       .first = input.range.first,
+                       .runs = most,
+                       .scale = scale,
+                       .number = static_cast<std::int64_t>(key.step)});
+    });
     if constexpr (staged) {
       double const weight = exchange_.sample_weight(input.total) * scale;
       bool const always = exchange_.reports_every_micro_batch();
       auto const ready = [&](int use, bool last) {
-        if (last || always) exchange_.ready(use);
+        if (last || always) watch_.leave_out([&] { exchange_.ready(use); });
       };
       auto const here = cut(input.micro_batches);
       auto const rows = rows_of_loss(here, most - own, input.total);
@@ -42878,7 +44880,7 @@ class placed_model {
         bool const last = &batch == &input.micro_batches.back();
         exchange_.weight((sums ? 1.0 : static_cast<double>(batch.count())) * weight / inside);
         auto const ready = [&](int use) {
-          if (last) exchange_.ready(use);
+          if (last) watch_.leave_out([&] { exchange_.ready(use); });
         };
         sum += engine_.train(batch, ready, inside);
         if (!last) exchange_.accumulate();
@@ -42895,7 +44897,7 @@ class placed_model {
     auto const own = sample_coordinate();
     if constexpr (staged)
       batch = std::min(batch, samples_of_a_block(data.input_type(), shape(data.input_shape()).size()));
-    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    data::evaluation_batches parts(data, batch, own.rank, own.size, reading_of(data));
     parts.keep_failure();
     loss_sum sum;
     if constexpr (!staged) {
@@ -42922,6 +44924,11 @@ class placed_model {
   /// The same for the next positions of continued samples; see staged_engine::predict_more().
   [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
     return everywhere<float>(engine_.predict_more(batch, exchange_));
+  }
+  /// The same for rows of many sequences; see staged_engine::predict_rows().
+  [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
+    auto const out = engine_.predict_rows(batch, rows, exchange_);
+    return rows.outputs.empty() ? tensor<float>() : everywhere<float>(out);
   }
 
   /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that calls it.
@@ -42956,7 +44963,7 @@ class placed_model {
   template <dataset Data, class F>
   void for_each_prediction(Data const& data, std::int64_t batch, std::exception_ptr& failure, F&& f) {
     auto const own = sample_coordinate();
-    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    data::evaluation_batches parts(data, batch, own.rank, own.size, reading_of(data));
     parts.keep_failure();
     bool const first = is_first_with_its_samples();
     auto missing = missing_passes(parts.batches().count);
@@ -42965,7 +44972,7 @@ class placed_model {
       if (!failure) failure = parts.failure();
       if (first && !failure) f(outputs.view(), part.targets);
     }
-    data::evaluation_batches any(data, batch);
+    data::evaluation_batches any(data, batch, 0, 1, {.prefetch = 0});
     any.keep_failure();
     for (; missing > 0; --missing) static_cast<void>(predict(*any.begin()));
     if (!failure) failure = any.failure();
@@ -43036,6 +45043,10 @@ class placed_model {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.coordinate(axis.kind).rank != 0) return {};
     return own;
+  }
+  template <dataset Data>
+  [[nodiscard]] data::evaluation_reading reading_of(Data const& data) const {
+    return {.workers = data::detail::usual_workers(slow_to_read(data), world_.size())};
   }
   // Collective. In how many further passes of other ranks this rank must take part after its own.
   [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
@@ -43189,6 +45200,7 @@ class placed_model {
   [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;
+  detail::compute_watch watch_;
 };
 
 }  // namespace trireme
@@ -43203,6 +45215,8 @@ struct run_clock {
   std::int64_t updates = 0;  ///< of these, the steps that changed parameters
   std::int64_t skips = 0;    ///< in a row, up to now
   data::loader_position position;
+  /// The ranks' shares of a batch if they are not equal; see data::shares.
+  std::vector<std::int64_t> shares{};
   std::string data{};  ///< the dataset of the current epoch; empty: not known
 };
 
@@ -43393,6 +45407,11 @@ struct fit_options {
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one per rank
   std::int64_t stop_after = -1;    ///< return after this many steps of the schedule; -1 = at its end
   std::int64_t check_every = 100;  ///< steps between comparisons of copies that several ranks keep; 0 = never
+  std::int64_t workers = 0;        ///< reading threads of a rank; 0 = one, or cores / ranks if slow_to_read(data)
+  std::int64_t bad_samples = 0;    ///< samples that may be left out because they cannot be read, over all ranks
+  /// Keeps samples together that lie together in the data, for data that is larger than the memory.
+  std::optional<data::blocks> locality{};
+  data::shares shares{};  ///< of the samples, for ranks that are not equally fast
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -43410,6 +45429,8 @@ struct fit_options {
 ///          communicator; numeric_error after ten steps in a row without a finite loss and gradients. An exception of a
 ///          dataset on one rank ends fit() or evaluate() on all of them: that rank throws it, the others throw an error
 ///          with its sentence and rank; the communicator remains usable. A step that throws has not changed the state.
+///          With fit_options::bad_samples up to so many different samples that cannot be read, on all ranks, are
+///          replaced by others as by data::loader, and one more is an error on all of them.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
@@ -43448,22 +45469,39 @@ class basic_trainer {
     detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
-    auto form = detail::form_of(data);
+    auto form = detail::form_of(data, options.locality);
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
     auto const own = run_.model.sample_coordinate();
-    data::loader loader(data, loader_options(options), own.rank, own.size);
-    loader.seek(run_.clock.position);
+    detail::expect_shares(options.shares, facts_for_shares(), own.size);
+    detail::run_shares division(options.shares, run_.clock.shares, own);
+    std::optional<data::loader<Data>> loader;
+    begin_loader(loader, data, options);
     auto const none = std::numeric_limits<double>::quiet_NaN();
     fit_report report{.first_step = steps(), .first_loss = none, .last_loss = none, .last_norm = none};
     auto const start = detail::step_clock::now();
     stopped_ = false;
+    run_.model.measure(division.measures());
+    detail::left_out_samples left_out(options.bad_samples);
     while (steps() < last && !stopped_) {
       std::exception_ptr failure;  // of this rank's data: the step reports it to the other ranks
-      auto const& batch = next_of(loader, failure);
-      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples, failure});
-      run_.clock.position = loader.position();
+      auto const before = loader->waited();
+      auto const& batch = next_of(*loader, failure);
+      auto const waited = loader->waited() - before;
+      left_out.add(world_, loader->left_out(), failure != nullptr);
+      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure});
+      done.waited = waited;
+      done.left_out = left_out.count();
+      run_.clock.position = loader->position();
       report.add(done);
+      if (division.measures()) {
+        std::int64_t computed = 0;
+        for (auto const& each : batch.micro_batches) computed += each.count();
+        if (division.count(world_, steps(), computed, run_.model.computed_seconds(), options.batch)) {
+          begin_loader(loader, data, options);
+          left_out.begin_loader();
+        }
+      }
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
     }
@@ -43472,6 +45510,7 @@ class basic_trainer {
     finish_save();
     report.stopped = stopped_;
     report.seconds = detail::seconds_since(start);
+    report.slowest_read = loader->slowest();
     return report;
   }
 
@@ -43558,6 +45597,11 @@ class basic_trainer {
     return run_.model.predict_more(batch);
   }
   void forget() noexcept requires staged { engine().forget(); }
+  /// The outputs of positions of many sequences, in one pass: what serve::engine computes with.
+  /// @see     staged_engine::predict_rows, paged_rows
+  [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
+    return run_.model.predict_rows(batch, rows);
+  }
 
   /// The gradient of the loss by the inputs of some samples, in the inputs' shape: for attribution, or to train what
   /// produced these inputs. The loss is that of evaluate(): the mean over the rows of these samples, without dropout,
@@ -43604,6 +45648,9 @@ class basic_trainer {
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
+  /// Calls f(data::read_problem const&) in fit(), on the rank that meets it: when a sample has been left out, and again
+  /// and again while a step waits for a sample whose reading takes 10 seconds and more.
+  void on_read_problem(std::function<void(data::read_problem const&)> f) { read_calls_.push_back(std::move(f)); }
   /// Ends fit() after the current step if any rank calls it: all ranks return together. Not safe in a signal handler,
   /// which should set a flag that on_step reads.
   void request_stop() noexcept { wants_stop_ = true; }
@@ -43617,6 +45664,8 @@ class basic_trainer {
   /// Steps taken, skipped ones included.
   [[nodiscard]] std::int64_t steps() const noexcept { return run_.clock.step; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return run_.clock.seed; }
+  /// The ranks' shares of a batch, as the last fit() gave or measured them; empty: equal ones. Checkpoints keep them.
+  [[nodiscard]] std::vector<std::int64_t> const& shares() const noexcept { return run_.clock.shares; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
   [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return run_.model.grid(); }
   [[nodiscard]] auto& exchange() noexcept { return run_.model.exchange(); }
@@ -43751,6 +45800,7 @@ class basic_trainer {
 
  private:
   using numbers = typename env::precision;
+  using combination = detail::combination<Model, Comm, Parallel, Precision, Compression>;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::string_view value_prefix = "value/";
   static constexpr std::int64_t written = std::int64_t{1} << 21;  // a wish; see step_input::gives_up
@@ -43793,9 +45843,35 @@ class basic_trainer {
     initialise(0);
   }
 
-  data::loader_options loader_options(fit_options const& options) const {
+  data::loader_options loader_options(fit_options const& options, bool slow_to_read) const {
     auto const micro = options.micro_batches == 0 ? run_.model.sample_coordinate().size : options.micro_batches;
-    return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
+    auto const usual = data::detail::usual_workers(slow_to_read, world_.size());
+    return {.batch = options.batch,
+            .micro_batches = micro,
+            .seed = seed(),
+            .workers = options.workers > 0 ? options.workers : usual,
+            .bad_samples = options.bad_samples,
+            .locality = options.locality,
+            .weights = run_.clock.shares};
+  }
+  [[nodiscard]] detail::shares_facts facts_for_shares() const {
+    bool alone = true;
+    for (auto const& axis : grid().shape().axes()) alone = alone && (axis.facts.replicates() || axis.degree == 1);
+    return {.supported = detail::rules::shares_need_replicas::template holds<combination> && alone,
+            .in_a_tree = sums_in_a_tree(parallel::data_axis_of(parallel_)),
+            .on_a_device = !std::is_same_v<space, host>,
+            .synchronised = combination::synchronised};
+  }
+  // At the clock's position, with the shares of now.
+  template <class Data>
+  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) const {
+    auto const own = run_.model.sample_coordinate();
+    loader.reset();
+    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size);
+    loader->on_problem([this](data::read_problem const& problem) {
+      for (auto const& call : read_calls_) call(problem);
+    });
+    loader->seek(run_.clock.position);
   }
 
   template <class Loader>
@@ -43892,6 +45968,7 @@ class basic_trainer {
   std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
+  std::vector<std::function<void(data::read_problem const&)>> read_calls_;
   detail::copy_holders holders_;
   std::int64_t loaded_at_ = -1;  // the step of the last loaded checkpoint
   std::vector<formats::model_file> model_files_;
@@ -44049,6 +46126,7 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
                 .step = progress.step,
                 .updates = progress.updates,
                 .position = {progress.epoch, progress.position},
+                .shares = progress.list("shares"),
                 .data = progress.data};
   visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
   loaded_at_ = progress.step;
@@ -44073,7 +46151,8 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
   expect_valid(parallel_);
   expect_valid(precision_);
   expect_valid(compression_);
-  trireme::expect_momentum(compression_, momentum_of(optimizer_));
+  trireme::expect_momentum(compression_,
+                           parallel::momentum_of_sums(parallel::data_axis_of(parallel_), momentum_of(optimizer_)));
   return world;
 }
 
@@ -44124,6 +46203,7 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
   auto const& clock = run_.clock;
   checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
   now.data = clock.data;
+  now.write_list("shares", clock.shares);
   visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
   return now;
 }
@@ -44692,7 +46772,9 @@ template <class Sorted, class List, class Comm, class... Policies>
   if constexpr (count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
     auto const& optimizer = pick<slot::optimizer, void>(policies...);
     parallel::expect_patterns(voters, optimizer, names);
-    trireme::expect_momentum(pick<slot::compression, compression::none>(policies...), momentum_of(optimizer));
+    auto const& strategy = pick<slot::parallel, parallel::data>(policies...);
+    trireme::expect_momentum(pick<slot::compression, compression::none>(policies...),
+                             parallel::momentum_of_sums(strategy, momentum_of(optimizer)));
     requirements = bucket_requirements_of(optimizer);
   }
   if constexpr (count_of<slot::compression, std::remove_cvref_t<Policies>...> == 1)
@@ -44758,6 +46840,7 @@ struct refused {
   }
   tensor<float> predict(auto&&) { return {}; }
   tensor<float> predict_more(auto&&) { return {}; }
+  tensor<float> predict_rows(auto&&...) { return {}; }
   tensor<float> input_gradient(auto&&...) { return {}; }
   void forget() noexcept {}
   void initialise(std::uint64_t) {}

@@ -67,6 +67,8 @@ TEST_CASE("durations and rates are short and readable", "[observe][progress]") {
 TEST_CASE("a progress line contains step, loss, speed and times", "[observe][progress]") {
   CHECK(observe::format_line({50, 200, 3.14159, 12345, 10}) ==
         "step 50/200 (25%)  loss 3.1416  12.3k tokens/s  0:10 < 0:30");
+  CHECK(observe::format_line({.step = 50, .steps = 200, .loss = 3, .elapsed_seconds = 10, .waiting_share = 0.123}) ==
+        "step 50/200 (25%)  loss 3.0000  data 12%  0:10 < 0:30");
   CHECK(observe::format_line({50, 0, 3.14159, 0, 10}) == "step 50  loss 3.1416  0:10");
   CHECK(observe::format_line({0, 200, std::nan(""), 0, 0}) == "step 0/200 (0%)  loss nan  0:00 < --:--");
   CHECK(observe::format_line({1, 2, -std::numeric_limits<double>::infinity(), 0, 0}).find("loss -inf") !=

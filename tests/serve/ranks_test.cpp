@@ -1,5 +1,6 @@
 #include "trireme/serve/ranks.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -44,6 +45,7 @@ TEST_CASE("ranks that share a model serve it together", "[serve]") {
           ends[i] = one.finish;
         });
       }
+      while (engine.now().passes == 0) std::this_thread::yield();  // until work() has begun
       engine.drain();
       std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // the other rank is told that there is nothing
       engine.stop();

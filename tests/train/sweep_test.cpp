@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -206,6 +207,58 @@ TEST_CASE("an error of reading on one rank ends fit() and evaluate() on all rank
   expect_one_failure(2, parallel::diloco{.period = 4});
   expect_one_failure(2, parallel::mesh{parallel::tensor{.ways = 2}});
   expect_one_failure(4, parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}});
+}
+
+namespace {
+
+/// Data of which some samples cannot be read.
+struct torn : toy::text {
+  std::set<std::int64_t> holes{3, 11};
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    for (auto const id : ids) {
+      if (holes.contains(id)) throw std::runtime_error("a hole");
+    }
+    toy::text::read(ids, inputs, targets);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("fit() leaves out as many samples as it may, the same for any number of reading threads", "[train]") {
+  watchdog const watch("data with holes");
+  std::vector<std::uint64_t> hashes;
+  for (std::int64_t const workers : {1, 3}) {
+    launch(comm::threads{.ranks = 2}, [&](auto& world) {
+      torn const data{tokens()};
+      auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.1}, world, parallel::data{});
+      std::set<std::int64_t> told;
+      trainer.on_read_problem([&](data::read_problem const& problem) { told.insert(problem.sample); });
+      std::int64_t counted = 0;
+      trainer.on_step([&](step_report const& step) {
+        CHECK(step.left_out >= counted);
+        CHECK(step.waited >= 0);
+        counted = step.left_out;
+      });
+      auto const fit = [&](std::int64_t bad) {
+        return trainer.fit(data, {.steps = 9, .batch = 8, .check_every = 0, .workers = workers, .bad_samples = bad});
+      };
+      CHECK(sentence_of<std::exception>([&] { fit(1); }).find("a hole") != std::string::npos);
+      trainer.initialise(5);
+      auto const done = fit(2);
+      CHECK(done.left_out == 2);  // different ones, of both ranks and three epochs
+      CHECK(done.waited <= done.seconds);
+      CHECK(done.slowest_read.sample >= 0);
+      for (auto const sample : told) CHECK(data.holes.contains(sample));
+      auto const hash = trainer.state_hash();
+      if (world.rank() == 0) hashes.push_back(hash);
+    });
+  }
+  REQUIRE(hashes.size() == 2);
+  CHECK(hashes[0] == hashes[1]);
+  CHECK(fit_report{.seconds = 10, .waited = 0.4}.slow_data().empty());
+  CHECK(fit_report{.seconds = 10, .waited = 4, .slowest_read = {.sample = 7, .seconds = 2}}.slow_data() ==
+        "steps waited for data 40 % of the time (reading sample 7 takes 2.0 s); raise .workers, or prepare the samples "
+        "once, before the training");
 }
 
 TEST_CASE("an error of reading on one rank is reported in a row of the sweep, which goes on", "[train]") {

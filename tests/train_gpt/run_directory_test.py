@@ -8,7 +8,7 @@ FIELDS = {"communicator": str, "ranks": int, "parallel": str, "precision": str, 
           "seed": int, "loss_first": float, "loss_last": float, "gradient_norm": float, "held_out_first": float,
           "held_out_last": float, "text": str, "context": int, "held_out_begin": int, "held_out_windows": int,
           "tokens_per_second": float, "bytes_sent_per_step": float, "exchange_hidden": float, "state_hash": str,
-          "seconds": float}
+          "seconds": float, "data_waiting_share": float, "samples_left_out": int}
 
 for ranks, mpi, options in ((1, False, {}), (3, False, {"parallel": "zero1"}), (2, True, {"precision": "bf16"}),
                             (2, False, {"compression": "power_sgd", "layers": 2})):
@@ -24,6 +24,7 @@ for ranks, mpi, options in ((1, False, {}), (3, False, {"parallel": "zero1"}), (
         expect(option not in found or found[option] == value, "%s: %s" % (name, option))
     expect((found["bytes_sent_per_step"] > 0) == (ranks > 1) and found["tokens_per_second"] > 0, repr(found))
     expect(0 <= found["exchange_hidden"] <= 1, repr(found))
+    expect(0 <= found["data_waiting_share"] <= 1 and found["samples_left_out"] == 0, repr(found))
 
     bytes_ = os.path.getsize("text.txt")
     expect(found["held_out_begin"] == bytes_ * 9 // 10, "held out from %d" % found["held_out_begin"])
@@ -41,7 +42,7 @@ for ranks, mpi, options in ((1, False, {}), (3, False, {"parallel": "zero1"}), (
 
     losses = scalars(name, "loss/train")
     expect(sorted(losses) == list(range(10)) and abs(losses[0] - found["loss_first"]) < 1e-5, name + ": the events")
-    for tag in ("gradient/norm", "learning_rate", "tokens_per_second"):
+    for tag in ("gradient/norm", "learning_rate", "tokens_per_second", "data/waiting_share"):
         expect(len(scalars(name, tag)) == 10, name + ": " + tag)
     expect(sorted(os.listdir("runs/%s/checkpoint" % name)) == ["step-0000000000", "step-0000000010"], name)
     with open("runs/%s/model/config.json" % name, encoding="utf-8") as file:

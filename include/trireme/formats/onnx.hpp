@@ -25,9 +25,10 @@ using attributes = std::vector<std::pair<std::string, attribute>>;
 
 struct node {
   std::string operation;
-  std::vector<std::string> inputs;  ///< names of values
+  std::vector<std::string> inputs;  ///< names of values; "": one that is left out, as in `outputs`
   std::vector<std::string> outputs;
   onnx::attributes attributes{};
+  std::string domain{};  ///< of an operator that is not a standard one
 };
 
 /// An input or output of a graph. A dimension is a size, or the name of one that each call may choose.
@@ -58,6 +59,8 @@ struct graph {
   std::vector<weight> weights;
   std::vector<value_info> inputs;
   std::vector<value_info> outputs;
+  std::int64_t opset = 18;  ///< version of the standard operators; of others it is 1
+  std::int64_t ir = 8;      ///< version of the format
 
   /// Adds a node with one result, and returns the result's name.
   std::string add(std::string operation, std::vector<std::string> from, onnx::attributes how = {});
@@ -79,8 +82,6 @@ struct graph {
 };
 
 struct writer_options {
-  std::int64_t opset = 18;                             ///< version of the standard operators
-  std::int64_t ir = 8;                                 ///< version of the format
   std::uint64_t most_inline = std::uint64_t{1} << 30;  ///< bytes of weights that the file itself has room for
 };
 

@@ -19,9 +19,10 @@ namespace detail {
 // Field numbers of onnx/onnx.proto, and the numbers of its types of attributes.
 namespace field {
 inline constexpr std::uint32_t model_ir = 1, model_producer = 2, model_graph = 7, model_opset = 8;
-inline constexpr std::uint32_t opset_version = 2;
+inline constexpr std::uint32_t opset_domain = 1, opset_version = 2;
 inline constexpr std::uint32_t graph_node = 1, graph_name = 2, graph_constant = 5, graph_input = 11, graph_output = 12;
-inline constexpr std::uint32_t node_input = 1, node_output = 2, node_name = 3, node_operation = 4, node_attribute = 5;
+inline constexpr std::uint32_t node_input = 1, node_output = 2, node_name = 3, node_operation = 4, node_attribute = 5,
+                               node_domain = 7;
 inline constexpr std::uint32_t attribute_name = 1, attribute_float = 2, attribute_integer = 3, attribute_text = 4,
                                attribute_integers = 8, attribute_type = 20;
 inline constexpr std::uint32_t tensor_extent = 1, tensor_type = 2, tensor_name = 8, tensor_bytes = 9,
@@ -60,6 +61,7 @@ inline constexpr std::uint64_t data_alignment = 4096;
   protobuf::append_bytes(out, field::node_operation, what.operation);
   for (auto const& [name, value] : what.attributes)
     protobuf::append_bytes(out, field::node_attribute, print(name, value));
+  if (!what.domain.empty()) protobuf::append_bytes(out, field::node_domain, what.domain);
   return out;
 }
 
@@ -124,7 +126,9 @@ TRIREME_BODY void expect_names(graph const& what) {
   for (auto const& each : what.constants) expect(each.name);
   for (auto const& each : what.weights) expect(each.name);
   for (auto const& each : what.nodes) {
-    for (auto const& name : each.outputs) expect(name);
+    for (auto const& name : each.outputs) {
+      if (!name.empty()) expect(name);
+    }
   }
 }
 
@@ -205,11 +209,17 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
     throw config_error(text("trireme::formats::onnx: ", path, " would have ", body.size() + of_weights,
                             " bytes without its weights, and readers take less than 2 GiB"));
   }
-  std::string start, opset;
-  protobuf::append_integer(start, field::model_ir, options.ir);
+  std::string start;
+  protobuf::append_integer(start, field::model_ir, what.ir);
   protobuf::append_bytes(start, field::model_producer, "trireme");
-  protobuf::append_integer(opset, field::opset_version, options.opset);
-  protobuf::append_bytes(start, field::model_opset, opset);
+  std::set<std::string_view> domains{""};
+  for (auto const& each : what.nodes) domains.insert(each.domain);
+  for (auto const domain : domains) {
+    std::string opset;
+    if (!domain.empty()) protobuf::append_bytes(opset, field::opset_domain, domain);
+    protobuf::append_integer(opset, field::opset_version, domain.empty() ? what.opset : 1);
+    protobuf::append_bytes(start, field::model_opset, opset);
+  }
   protobuf::append_length(start, field::model_graph, body.size() + of_weights);
   file_.write(std::as_bytes(std::span(start)));
   file_.write(std::as_bytes(std::span(body)));

@@ -80,12 +80,20 @@ void reduce_row(Comm& world, torch::Tensor const& row, Op op) {
   }
 }
 /// Calls f with a row-major tensor of the same numbers, and copies what f has written back to `tensor`.
+/// Errors  config_error for a tensor whose elements share memory.
 template <class F>
-void in_rows(torch::Tensor const& tensor, F&& f) {
+void in_rows(char const* call, torch::Tensor const& tensor, F&& f) {
   torch::NoGradGuard const guard;
   auto const rows = tensor.detach();
-  if (rows.is_contiguous()) return f(rows);
-  auto const copied = rows.contiguous();
+  bool const is_lazy = rows.is_conj() || rows.is_neg();  // its memory has other numbers than it
+  if (rows.is_contiguous() && !is_lazy) return f(rows);
+  for (std::int64_t i = 0; i < rows.dim(); ++i) {
+    if (rows.stride(i) != 0 || rows.size(i) < 2) continue;
+    throw config_error(text("trireme::interop::", call,
+                            ": the tensor is expanded, so its elements share memory and cannot be written one by one; "
+                            "clone() it first"));
+  }
+  auto const copied = is_lazy ? rows.resolve_conj().resolve_neg().contiguous() : rows.contiguous();
   f(copied);
   rows.copy_(copied);
 }
@@ -107,9 +115,8 @@ template <detail::some_world Comm, class Op = reduction::sum>
 torch::Tensor all_reduce(Comm& world, torch::Tensor const& tensor, Op op = {}) {
   using space = typename space_of<Comm>::type;
   detail::expect_sendable<space>("all_reduce", tensor);
-  if (tensor.numel() == 0) return tensor;
   [[maybe_unused]] typename detail::torch_space<space>::in_order const order;
-  detail::in_rows(tensor, [&](torch::Tensor const& rows) {
+  detail::in_rows("all_reduce", tensor, [&](torch::Tensor const& rows) {
     constexpr bool sums = std::is_same_v<Op, reduction::sum> || std::is_same_v<Op, reduction::mean> ||
                           std::is_same_v<Op, reduction::pairwise>;
     if (rows.is_complex() && !sums) detail::refuse_reduction(rows, "complex numbers have no order");
@@ -126,9 +133,9 @@ template <detail::some_world Comm>
 torch::Tensor broadcast(Comm& world, torch::Tensor const& tensor, int root = 0) {
   using space = typename space_of<Comm>::type;
   detail::expect_sendable<space>("broadcast", tensor);
-  if (tensor.nbytes() == 0) return tensor;
   [[maybe_unused]] typename detail::torch_space<space>::in_order const order;
-  detail::in_rows(tensor, [&](torch::Tensor const& rows) { world.broadcast(detail::bytes_of<space>(rows), root); });
+  detail::in_rows("broadcast", tensor,
+                  [&](torch::Tensor const& rows) { world.broadcast(detail::bytes_of<space>(rows), root); });
   return tensor;
 }
 
@@ -145,7 +152,6 @@ template <detail::some_world Comm>
   auto extents = tensor.sizes().vec();
   extents.insert(extents.begin(), world.size());
   auto all = torch::empty(extents, tensor.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
-  if (all.numel() == 0) return all;
   all[world.rank()].copy_(tensor.detach());
   world.all_gather(detail::bytes_of<space>(all));
   return all;

@@ -13,6 +13,7 @@
 #include "trireme/nn/deepseek.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
+#include "trireme/nn/onnx_dialect.hpp"
 #include "trireme/nn/vit.hpp"
 
 /// Models as graphs of ONNX (formats/onnx.hpp), for onnxruntime and its like, with the names of inputs and outputs that
@@ -21,11 +22,11 @@ namespace trireme::nn {
 
 struct onnx_options {
   bool past = true;  ///< of a decoder: takes past_key_values.N.key and .value, gives present.N.key and .value
+  onnx_dialect dialect = onnx_dialect::portable;
   std::uint64_t most_inline = std::uint64_t{1} << 30;  ///< bytes of weights beyond which they are a file of their own
 };
 
-/// The graph of a model: opset 18, standard operators only. Its weights have the names and the order of numbers of the
-/// model's parameters.
+/// The graph of a model. Its weights have the names and the order of numbers of the model's parameters.
 ///
 /// A decoder (GPT, LLaMA, DeepSeek) takes `input_ids`, `attention_mask` and with a past `position_ids` and the keys and
 /// values of earlier positions, of which there may be none; it gives `logits` of all positions. A position behind the
@@ -34,6 +35,10 @@ struct onnx_options {
 /// BERT takes `input_ids`, `attention_mask` and `token_type_ids`, and gives `logits`: of words, or with classes of
 /// classes.
 /// Models of images take `pixel_values` (batch, channels, height, width), and give `logits` of classes.
+///
+/// With onnx_dialect::ort LLaMA takes no `position_ids`: positions are those of the tensor, padding is hidden.
+/// Errors   config_error with onnx_dialect::ort for heads whose width is not a multiple of 8, or of 16 with rotary
+///          positions.
 [[nodiscard]] formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(llama const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(deepseek const& model, onnx_options const& options = {});
@@ -55,7 +60,8 @@ std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& 
 /// lie in PATH.data, appear whole or not at all.
 ///
 /// Bytes    memory is a piece of 256 KiB, the graph, and where rows turn (rotary positions) their table.
-/// Errors   io_error; format_error for files that are not a model's, and for a model that has no graph.
+/// Errors   io_error; format_error for files that are not a model's, and for a model that has no graph; config_error
+///          as in_onnx().
 /// @returns the bytes of the files.
 std::uint64_t write_onnx(std::string const& directory, std::string const& path, onnx_options const& options = {},
                          formats::file_system& files = formats::real_files());

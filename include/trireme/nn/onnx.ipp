@@ -24,9 +24,10 @@ namespace trireme::nn {
 namespace detail {
 
 template <class Model>
-formats::onnx::graph graph_of_words(Model const& model, char const* name, bool past, bool rows = true) {
+formats::onnx::graph graph_of_words(Model const& model, char const* name, onnx_options const& options,
+                                    bool rows = true) {
   model.validate();
-  onnx_walk at(past);
+  onnx_walk at(options.past, options.dialect);
   at.graph.name = name;
   at.context = model.context;
   at.tokens();
@@ -40,9 +41,9 @@ formats::onnx::graph graph_of_words(Model const& model, char const* name, bool p
 }
 
 template <class Model>
-formats::onnx::graph graph_of_images(Model const& model, char const* name) {
+formats::onnx::graph graph_of_images(Model const& model, char const* name, onnx_options const& options) {
   model.validate();
-  onnx_walk at(false);
+  onnx_walk at(false, options.dialect);
   at.graph.name = name;
   at.image = model.images;
   at.planes = true;
@@ -77,17 +78,18 @@ struct genai_sizes {
   return {model.heads, model.heads, model.plain + model.rotary_width, model.values};
 }
 
-/// @param known  the numbers of special tokens that the model's files name.
+/// @param positions  whether the graph takes them.
+/// @param known      the numbers of special tokens that the model's files name.
 template <class Model>
-[[nodiscard]] formats::json::value genai_config(Model const& model, std::string const& type,
+[[nodiscard]] formats::json::value genai_config(Model const& model, std::string const& type, bool positions,
                                                 std::vector<formats::json::member> const& known) {
   namespace json = formats::json;
   auto const sizes = genai_sizes_of(model);
-  auto const inputs = json::value::make({{"input_ids", "input_ids"},
-                                         {"attention_mask", "attention_mask"},
-                                         {"position_ids", "position_ids"},
-                                         {"past_key_names", "past_key_values.%d.key"},
-                                         {"past_value_names", "past_key_values.%d.value"}});
+  auto inputs = json::value::make({{"input_ids", "input_ids"},
+                                   {"attention_mask", "attention_mask"},
+                                   {"past_key_names", "past_key_values.%d.key"},
+                                   {"past_value_names", "past_key_values.%d.value"}});
+  if (positions) inputs.set("position_ids", "position_ids");
   auto const outputs = json::value::make(
       {{"logits", "logits"}, {"present_key_names", "present.%d.key"}, {"present_value_names", "present.%d.value"}});
   auto const session =
@@ -159,25 +161,25 @@ std::uint64_t with_onnx_model(std::string const& directory, formats::file_system
 }  // namespace detail
 
 TRIREME_BODY formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options) {
-  return detail::graph_of_words(model, "gpt2", options.past);
+  return detail::graph_of_words(model, "gpt2", options);
 }
 TRIREME_BODY formats::onnx::graph in_onnx(llama const& model, onnx_options const& options) {
-  return detail::graph_of_words(model, "llama", options.past);
+  return detail::graph_of_words(model, "llama", options);
 }
 TRIREME_BODY formats::onnx::graph in_onnx(deepseek const& model, onnx_options const& options) {
-  return detail::graph_of_words(model, "deepseek_v3", options.past);
+  return detail::graph_of_words(model, "deepseek_v3", options);
 }
-TRIREME_BODY formats::onnx::graph in_onnx(bert const& model, onnx_options const&) {
-  return detail::graph_of_words(model, "bert", false, model.classes == 0);
+TRIREME_BODY formats::onnx::graph in_onnx(bert const& model, onnx_options const& options) {
+  return detail::graph_of_words(model, "bert", {.past = false, .dialect = options.dialect}, model.classes == 0);
 }
-TRIREME_BODY formats::onnx::graph in_onnx(vit const& model, onnx_options const&) {
-  return detail::graph_of_images(model, "vit");
+TRIREME_BODY formats::onnx::graph in_onnx(vit const& model, onnx_options const& options) {
+  return detail::graph_of_images(model, "vit", options);
 }
-TRIREME_BODY formats::onnx::graph in_onnx(convnet const& model, onnx_options const&) {
-  return detail::graph_of_images(model, "convnet");
+TRIREME_BODY formats::onnx::graph in_onnx(convnet const& model, onnx_options const& options) {
+  return detail::graph_of_images(model, "convnet", options);
 }
-TRIREME_BODY formats::onnx::graph in_onnx(synchronised_convnet const& model, onnx_options const&) {
-  return detail::graph_of_images(model, "convnet");
+TRIREME_BODY formats::onnx::graph in_onnx(synchronised_convnet const& model, onnx_options const& options) {
+  return detail::graph_of_images(model, "convnet", options);
 }
 
 TRIREME_BODY std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& numbers,
@@ -229,8 +231,12 @@ TRIREME_BODY std::uint64_t write_onnx_directory(std::string const& directory, st
         add(generation_config_file, made);
       }
       auto const sizes = detail::genai_sizes_of(model);
-      if (options.past && sizes.head_width == sizes.value_width)
-        add("genai_config.json", detail::genai_config(model, type, tokens));
+      if (options.past && sizes.head_width == sizes.value_width) {
+        auto const graph = in_onnx(model, options);
+        bool const positions = std::any_of(graph.inputs.begin(), graph.inputs.end(),
+                                           [](auto const& each) { return each.name == "position_ids"; });
+        add("genai_config.json", detail::genai_config(model, type, positions, tokens));
+      }
     }
     beside.appear();
     return bytes;

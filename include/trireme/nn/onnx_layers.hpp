@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
 #include "trireme/nn/multi_token.hpp"
+#include "trireme/nn/onnx_dialect.hpp"
 #include "trireme/nn/sum.hpp"
 
 /// The nodes of ONNX that each layer becomes: one overload of onnx_nodes() a layer. Those of images are in
@@ -32,11 +34,18 @@ struct onnx_rows {
   bool planes = false;     ///< whether the value is (batch, channels, height, width)
 };
 
+/// Rotary positions of heads.
+struct rotary_angles {
+  std::int64_t width = 0;  ///< numbers that are turned
+  double base = 0;
+  ops::rotary_scaling scaling{};
+};
+
 /// The graph of a model while its layers add their nodes, and where the walk is.
 class onnx_walk : public onnx_rows {
  public:
   /// @param past  whether attention takes the keys and values of earlier positions, and gives all of them back.
-  explicit onnx_walk(bool past) : past_(past) {}
+  explicit onnx_walk(bool past, onnx_dialect dialect = onnx_dialect::portable);
 
   formats::onnx::graph graph;
   std::string name;           ///< of the layer: what its parameters' names begin with
@@ -55,15 +64,23 @@ class onnx_walk : public onnx_rows {
   std::string pixels(nn::image const& of);
   /// The positions of the tokens in their samples: an input with a past, else 0, 1, 2, ...; (batch or 1, positions).
   std::string positions();
-  /// Cosines and sines of rotary positions: two values (batch or 1, 1, positions, width / 2).
-  std::pair<std::string, std::string> rotations(std::int64_t head_width, double base,
-                                                ops::rotary_scaling const& scaling);
+  /// x (batch, heads, positions, width) turned by rotary positions. Pairs are numbers i and i + width / 2; if they are
+  /// 2 i and 2 i + 1 the result has another order, which is the same for queries and keys.
+  std::string turned(std::string const& x, rotary_angles const& how, bool side_by_side = false);
   /// Which keys each position sees: booleans (batch, 1, positions, all positions).
-  std::string seen(attend const& what);
-  /// Keys or values, (batch, heads, positions, head_width), behind those of the past, which become an input; together
-  /// they become an output. Without a past they are what they were.
-  std::string behind_past(std::string const& here, char const* which, std::int64_t heads, std::int64_t head_width);
-  void next_attention() { ++attentions_; }
+  /// @param itself  every position sees itself, padding too; else there is no row for each position if all see the
+  /// same.
+  std::string seen(attend const& what, bool itself = false);
+  /// Attention of queries, keys and values (batch, heads, positions, width), as rows, with keys and values of earlier
+  /// positions as inputs and all of them as outputs if the walk has a past and `how` is causal.
+  std::string attended(std::string const& query, std::string key, std::string value, attend const& how,
+                       std::int64_t key_width, std::int64_t value_width);
+  /// The same by GroupQueryAttention, of rows (batch, positions, heads * width), which it turns if `how` says so.
+  std::string attended_by_groups(std::string const& query, std::string const& key, std::string const& value,
+                                 attend const& how, std::int64_t head_width);
+  /// A sum of branches, with which a norm behind it may become one node.
+  void note_sum(std::string const& sum) { sum_ = sum; }
+  [[nodiscard]] onnx_dialect dialect() const noexcept { return dialect_; }
   /// x as rows: channels innermost, and no longer planes. Layers begin with it unless they take each number by itself.
   std::string rows_of(std::string const& x);
   /// x as (batch, channels, height, width).
@@ -93,19 +110,28 @@ class onnx_walk : public onnx_rows {
   }
   /// All values, combined two by two.
   std::string combined(char const* operation, std::vector<std::string> const& values);
-  /// x (batch, heads, positions, width) turned by cosines and sines; number i and i + width / 2 are a pair.
-  std::string turned(std::string const& x, std::pair<std::string, std::string> const& angles, std::int64_t width);
-  /// Scores of queries and keys (batch, heads, positions, width), and the values that they mix, as rows.
-  std::string attended(std::string query, std::string const& key, std::string const& value, attend const& how,
-                       std::int64_t query_width, std::int64_t value_width);
   /// y = x / sqrt(mean(x^2) + epsilon) * gain, along the last axis.
   std::string normalised(std::string const& x, std::string const& gain, double epsilon);
+  /// A norm of rows by onnxruntime's operator that also adds; nothing if x is not such a sum.
+  std::optional<std::string> normalised_sum(std::string const& x, char const* operation,
+                                            std::vector<std::string> const& parameters, double epsilon);
+  /// A node of onnxruntime's own.
+  void add_own(std::string operation, std::vector<std::string> from, std::vector<std::string> results,
+               formats::onnx::attributes how);
 
  private:
   std::string& cached(std::string const& key);
   std::string length_of(std::string const& input);  // the number of positions, without dimensions
+  // Cosines and sines of the positions here: two values (batch or 1, 1, positions, width / 2).
+  std::pair<std::string, std::string> rotations(rotary_angles const& how);
+  // The same of all positions: two constants (positions, width / 2).
+  std::pair<std::string, std::string> rotation_tables(rotary_angles const& how);
+  // The names of keys or values of earlier positions, an input, and of all of them, an output.
+  std::pair<std::string, std::string> past_of(char const* which, std::int64_t heads, std::int64_t head_width);
 
   bool past_;
+  onnx_dialect dialect_;
+  std::string sum_;
   std::int64_t attentions_ = 0;
   std::vector<formats::onnx::value_info> presents_;
   std::vector<std::pair<std::string, std::string>> cached_;  // what several layers use
@@ -215,7 +241,10 @@ requires(std::is_same_v<Kind, residual_kind> || std::is_same_v<Kind, product_kin
     return y;
   } else {
     if constexpr (std::is_same_v<Kind, residual_kind>) results.push_back({x, from});
-    return at.combined(std::is_same_v<Kind, product_kind> ? "Mul" : "Add", detail::onnx_alike(at, results, true));
+    auto const y =
+        at.combined(std::is_same_v<Kind, product_kind> ? "Mul" : "Add", detail::onnx_alike(at, results, true));
+    if constexpr (!std::is_same_v<Kind, product_kind>) at.note_sum(y);
+    return y;
   }
 }
 

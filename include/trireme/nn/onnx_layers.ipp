@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "trireme/core/plural.hpp"
 #include "trireme/nn/onnx_layers.hpp"
 #include "trireme/ops/host/heads.hpp"
 
 namespace trireme::nn {
+
+TRIREME_BODY onnx_walk::onnx_walk(bool past, onnx_dialect dialect) : past_(past), dialect_(dialect) {
+  if (dialect == onnx_dialect::native) graph.opset = 23, graph.ir = 11;
+  if (dialect == onnx_dialect::ort) graph.opset = 21, graph.ir = 10;
+}
 
 TRIREME_BODY std::string onnx_walk::parameter_named(std::string full, shape const& extents) {
   for (auto const& each : graph.weights) {
@@ -56,45 +62,98 @@ TRIREME_BODY std::string onnx_walk::positions() {
   return cached("positions") = unsqueezed(all, {0});
 }
 
-TRIREME_BODY std::pair<std::string, std::string> onnx_walk::rotations(std::int64_t head_width, double base,
-                                                                      ops::rotary_scaling const& scaling) {
-  auto const key = text("rotations ", head_width, " ", base, " ", scaling.factor, " ", scaling.original, " ",
-                        scaling.low, " ", scaling.high);
+namespace detail {
+
+[[nodiscard]] TRIREME_BODY std::string key_of(rotary_angles const& how) {
+  return text(how.width, " ", how.base, " ", how.scaling.factor, " ", how.scaling.original, " ", how.scaling.low, " ",
+              how.scaling.high);
+}
+/// Of each position cosines, then sines.
+[[nodiscard]] TRIREME_BODY std::vector<float> table_of(rotary_angles const& how, std::int64_t positions) {
+  std::vector<float> out(static_cast<std::size_t>(positions * how.width));
+  ops::detail::rotation_table(out.data(), positions, 0, how.width, how.base, how.scaling);
+  return out;
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::pair<std::string, std::string> onnx_walk::rotations(rotary_angles const& how) {
+  auto const key = "rotations " + detail::key_of(how);
   if (auto const known = cached(key + " cos"); !known.empty()) return {known, cached(key + " sin")};
-  std::vector<float> table(static_cast<std::size_t>(context * head_width));  // of each position cosines, then sines
-  ops::detail::rotation_table(table.data(), context, 0, head_width, base, scaling);
-  auto const all = graph.constant_of(std::move(table), {context, head_width});
+  auto const all = graph.constant_of(detail::table_of(how, context), {context, how.width});
   auto const here = unsqueezed(graph.add("Gather", {all, positions()}), {1});
-  auto const halves = split(here, -1, {head_width / 2, head_width / 2});
+  auto const halves = split(here, -1, {how.width / 2, how.width / 2});
   cached(key + " cos") = halves[0];
   cached(key + " sin") = halves[1];
   return {halves[0], halves[1]};
 }
 
-TRIREME_BODY std::string onnx_walk::seen(attend const& what) {
-  auto const key = text("seen ", what.causal, " ", what.window);
+TRIREME_BODY std::pair<std::string, std::string> onnx_walk::rotation_tables(rotary_angles const& how) {
+  auto const key = "tables " + detail::key_of(how);
+  if (auto const known = cached(key + " cos"); !known.empty()) return {known, cached(key + " sin")};
+  auto const both = detail::table_of(how, context);
+  std::vector<float> cosines, sines;
+  auto const half = how.width / 2;
+  for (auto at = both.begin(); at != both.end(); at += how.width) {
+    cosines.insert(cosines.end(), at, at + half);
+    sines.insert(sines.end(), at + half, at + how.width);
+  }
+  cached(key + " cos") = graph.constant_of(std::move(cosines), {context, half});
+  cached(key + " sin") = graph.constant_of(std::move(sines), {context, half});
+  return {cached(key + " cos"), cached(key + " sin")};
+}
+
+TRIREME_BODY std::string onnx_walk::turned(std::string const& x, rotary_angles const& how, bool side_by_side) {
+  auto const half = how.width / 2;
+  if (dialect_ == onnx_dialect::native) {
+    auto const [cosines, sines] = rotation_tables(how);
+    auto here = positions();
+    if (!past_) {
+      if (cached("positions of all").empty())
+        cached("positions of all") = graph.add("Expand", {here, graph.add("Shape", {tokens()})});
+      here = cached("positions of all");
+    }
+    return graph.add("RotaryEmbedding", {x, cosines, sines, here},
+                     {{"interleaved", std::int64_t{side_by_side ? 1 : 0}}});
+  }
+  auto const [cosine, sine] = rotations(how);
+  auto of = x;
+  if (side_by_side) {  // the first ones of all pairs, then the second ones
+    auto const pairs = transposed(reshaped(x, {0, 0, -1, half, 2}), {0, 1, 2, 4, 3});
+    of = reshaped(pairs, {0, 0, -1, how.width});
+  }
+  auto const parts = split(of, -1, {half, half});
+  auto const first = graph.add("Sub", {graph.add("Mul", {parts[0], cosine}), graph.add("Mul", {parts[1], sine})});
+  auto const second = graph.add("Add", {graph.add("Mul", {parts[1], cosine}), graph.add("Mul", {parts[0], sine})});
+  return graph.add("Concat", {first, second}, {{"axis", std::int64_t{-1}}});
+}
+
+TRIREME_BODY std::string onnx_walk::seen(attend const& what, bool itself) {
+  auto const key = text("seen ", what.causal, " ", what.window, " ", itself);
   if (auto const known = cached(key); !known.empty()) return known;
   auto const given = unsqueezed(
       graph.add("Cast", {mask()}, {{"to", static_cast<std::int64_t>(formats::onnx::element::boolean)}}), {1, 2});
-  if (!what.causal && what.window == 0) return cached(key) = given;
+  if (!what.causal && what.window == 0 && !itself) return cached(key) = given;
   auto const here = length_of(tokens()), all = length_of(mask());
   auto const one = graph.constant_of(std::int64_t{1});
   auto const keys = unsqueezed(graph.add("Range", {graph.constant_of(std::int64_t{0}), all, one}), {0});
   auto const rows = unsqueezed(graph.add("Range", {graph.add("Sub", {all, here}), all, one}), {1});
-  std::string seen;
-  auto const also = [&](std::string const& more) { seen = seen.empty() ? more : graph.add("And", {seen, more}); };
+  auto seen = given;
+  std::string near;
+  auto const also = [&](std::string const& more) { near = near.empty() ? more : graph.add("And", {near, more}); };
   if (what.causal) also(graph.add("LessOrEqual", {keys, rows}));
   if (what.window > 0) {
     auto const reach = graph.constant_of(what.window);
     also(graph.add("Greater", {keys, graph.add("Sub", {rows, reach})}));
     if (!what.causal) also(graph.add("Less", {keys, graph.add("Add", {rows, reach})}));
   }
-  return cached(key) = graph.add("And", {given, seen});
+  if (!near.empty()) seen = graph.add("And", {seen, near});
+  if (itself) seen = graph.add("Or", {seen, graph.add("Equal", {keys, rows})});
+  return cached(key) = seen;
 }
 
-TRIREME_BODY std::string onnx_walk::behind_past(std::string const& here, char const* which, std::int64_t heads,
-                                                std::int64_t head_width) {
-  if (!past_) return here;
+TRIREME_BODY std::pair<std::string, std::string> onnx_walk::past_of(char const* which, std::int64_t heads,
+                                                                    std::int64_t head_width) {
   std::string const batch = "batch_size";
   auto const before = text("past_key_values.", attentions_, ".", which),
              all = text("present.", attentions_, ".", which);
@@ -102,8 +161,103 @@ TRIREME_BODY std::string onnx_walk::behind_past(std::string const& here, char co
       {before, formats::onnx::element::f32, {batch, heads, std::string("past_sequence_length"), head_width}});
   presents_.push_back(
       {all, formats::onnx::element::f32, {batch, heads, std::string("total_sequence_length"), head_width}});
-  graph.add_named(all, "Concat", {before, here}, {{"axis", std::int64_t{2}}});
-  return all;
+  return {before, all};
+}
+
+TRIREME_BODY std::string onnx_walk::attended(std::string const& query, std::string key, std::string value,
+                                             attend const& how, std::int64_t key_width, std::int64_t value_width) {
+  auto const heads = how.heads, keys = how.key_heads > 0 ? how.key_heads : heads;
+  bool const past = past_ && how.causal, masked = reads_tokens || how.causal || how.window > 0;
+  std::pair<std::string, std::string> of_keys, of_values;
+  if (past) {
+    of_keys = past_of("key", keys, key_width);
+    of_values = past_of("value", keys, value_width);
+    ++attentions_;
+  }
+  std::string mixed;
+  if (dialect_ == onnx_dialect::native) {
+    std::vector<std::string> from{query, key, value, masked ? seen(how, true) : ""};
+    mixed = text("/", graph.nodes.size(), "/Attention");
+    std::vector<std::string> to{mixed};
+    if (past) {
+      from.insert(from.end(), {of_keys.first, of_values.first});
+      to.insert(to.end(), {of_keys.second, of_values.second});
+    }
+    while (from.back().empty()) from.pop_back();
+    graph.nodes.push_back({"Attention", std::move(from), std::move(to)});
+  } else {
+    if (past) {
+      graph.add_named(of_keys.second, "Concat", {of_keys.first, key}, {{"axis", std::int64_t{2}}});
+      graph.add_named(of_values.second, "Concat", {of_values.first, value}, {{"axis", std::int64_t{2}}});
+      key = of_keys.second;
+      value = of_values.second;
+    }
+    if (keys != heads) {
+      auto const each = heads / keys;
+      auto const repeated = [&](std::string const& of, std::int64_t of_width) {
+        auto const times = graph.constant_of(std::vector<std::int64_t>{1, 1, each, 1, 1});
+        return reshaped(graph.add("Expand", {unsqueezed(of, {2}), times}), {0, heads, -1, of_width});
+      };
+      key = repeated(key, key_width);
+      value = repeated(value, value_width);
+    }
+    auto const scaled = times(query, 1 / std::sqrt(static_cast<double>(key_width)));
+    auto scores = graph.add("MatMul", {scaled, transposed(key, {0, 1, 3, 2})});
+    if (masked) {
+      auto const lowest = graph.constant_of(std::numeric_limits<float>::lowest());
+      scores = graph.add("Where", {seen(how), scores, lowest});
+    }
+    mixed = graph.add("MatMul", {graph.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}}), value});
+  }
+  width = heads * value_width;
+  image = {};
+  return reshaped(transposed(mixed, {0, 2, 1, 3}), {0, 0, width});
+}
+
+TRIREME_BODY std::string onnx_walk::attended_by_groups(std::string const& query, std::string const& key,
+                                                       std::string const& value, attend const& how,
+                                                       std::int64_t head_width) {
+  auto const keys = how.key_heads > 0 ? how.key_heads : how.heads, unit = std::int64_t{how.rotary > 0 ? 16 : 8};
+  if (head_width % unit != 0) {
+    throw config_error(text("trireme::nn::attend ", name, ": onnxruntime's GroupQueryAttention takes heads whose width",
+                            " is a multiple of ", unit, how.rotary > 0 ? " with rotary positions" : "",
+                            ", and these are ", head_width, " wide; use the dialect native or portable"));
+  }
+  auto const i32 = static_cast<std::int64_t>(formats::onnx::element::i32);
+  if (cached("total of groups").empty())
+    cached("total of groups") = graph.add("Cast", {length_of(mask())}, {{"to", i32}});
+  if (cached("last of groups").empty()) {  // padding is hidden by the bias, so that all samples are as long
+    auto const batch = graph.add("Shape", {tokens()}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
+    auto const last = graph.add("Sub", {length_of(mask()), graph.constant_of(std::int64_t{1})});
+    cached("last of groups") = graph.add("Cast", {graph.add("Expand", {last, batch})}, {{"to", i32}});
+  }
+  auto const bias_key = text("bias ", how.window);
+  if (cached(bias_key).empty()) {
+    auto const lowest = graph.constant_of(std::numeric_limits<float>::lowest());
+    cached(bias_key) = graph.add("Where", {seen(how, true), graph.constant_of(0.0F), lowest});
+  }
+  std::vector<std::string> from{
+      query, key, value, "", "", cached("last of groups"), cached("total of groups"), "", "", "", cached(bias_key)};
+  auto const y = text("/", graph.nodes.size(), "/GroupQueryAttention");
+  std::vector<std::string> to{y, y + ".key", y + ".value"};
+  if (past_) {
+    std::tie(from[3], to[1]) = past_of("key", keys, head_width);
+    std::tie(from[4], to[2]) = past_of("value", keys, head_width);
+    ++attentions_;
+  }
+  formats::onnx::attributes attributes{
+      {"num_heads", how.heads}, {"kv_num_heads", keys}, {"do_rotary", std::int64_t{how.rotary > 0 ? 1 : 0}}};
+  if (how.rotary > 0) std::tie(from[7], from[8]) = rotation_tables({head_width, how.rotary, how.scaling});
+  if (how.window > 0) attributes.emplace_back("local_window_size", how.window);
+  add_own("GroupQueryAttention", std::move(from), std::move(to), std::move(attributes));
+  width = how.heads * head_width;
+  image = {};
+  return y;
+}
+
+TRIREME_BODY void onnx_walk::add_own(std::string operation, std::vector<std::string> from,
+                                     std::vector<std::string> results, formats::onnx::attributes how) {
+  graph.nodes.push_back({std::move(operation), std::move(from), std::move(results), std::move(how), "com.microsoft"});
 }
 
 TRIREME_BODY void onnx_walk::finish(std::string const& result, formats::onnx::value_info output) {
@@ -113,10 +267,28 @@ TRIREME_BODY void onnx_walk::finish(std::string const& result, formats::onnx::va
 }
 
 TRIREME_BODY std::string onnx_walk::normalised(std::string const& x, std::string const& gain, double epsilon) {
+  if (dialect_ == onnx_dialect::native) {
+    return graph.add("RMSNormalization", {x, gain},
+                     {{"axis", std::int64_t{-1}}, {"epsilon", static_cast<float>(epsilon)}});
+  }
   auto const squares = graph.add("Mul", {x, x});
   auto const mean = graph.add("ReduceMean", {squares, graph.constant_of(std::vector<std::int64_t>{-1})});
   auto const root = graph.add("Sqrt", {plus(mean, epsilon)});
   return graph.add("Mul", {graph.add("Div", {x, root}), gain});
+}
+
+TRIREME_BODY std::optional<std::string> onnx_walk::normalised_sum(std::string const& x, char const* operation,
+                                                                  std::vector<std::string> const& parameters,
+                                                                  double epsilon) {
+  if (dialect_ != onnx_dialect::ort || !reads_tokens || x != sum_ || graph.nodes.empty()) return std::nullopt;
+  auto const last = graph.nodes.back();
+  if (last.operation != "Add" || last.outputs != std::vector{x}) return std::nullopt;
+  graph.nodes.pop_back();
+  auto from = last.inputs;
+  from.insert(from.end(), parameters.begin(), parameters.end());
+  auto y = text("/", graph.nodes.size(), "/", operation);
+  add_own(operation, std::move(from), {y, "", "", x}, {{"epsilon", static_cast<float>(epsilon)}});
+  return y;
 }
 
 TRIREME_BODY std::string onnx_walk::rows_of(std::string const& x) {
@@ -156,29 +328,6 @@ TRIREME_BODY std::vector<std::string> onnx_alike(onnx_walk& at, std::vector<onnx
 
 }  // namespace detail
 
-TRIREME_BODY std::string onnx_walk::turned(std::string const& x, std::pair<std::string, std::string> const& angles,
-                                           std::int64_t turned_width) {
-  auto const& [cosine, sine] = angles;
-  auto const half = split(x, -1, {turned_width / 2, turned_width / 2});
-  auto const first = graph.add("Sub", {graph.add("Mul", {half[0], cosine}), graph.add("Mul", {half[1], sine})});
-  auto const second = graph.add("Add", {graph.add("Mul", {half[1], cosine}), graph.add("Mul", {half[0], sine})});
-  return graph.add("Concat", {first, second}, {{"axis", std::int64_t{-1}}});
-}
-
-TRIREME_BODY std::string onnx_walk::attended(std::string query, std::string const& key, std::string const& value,
-                                             attend const& how, std::int64_t query_width, std::int64_t value_width) {
-  query = times(query, 1 / std::sqrt(static_cast<double>(query_width)));
-  auto scores = graph.add("MatMul", {query, transposed(key, {0, 1, 3, 2})});
-  if (reads_tokens || how.causal || how.window > 0) {
-    auto const lowest = graph.constant_of(std::numeric_limits<float>::lowest());
-    scores = graph.add("Where", {seen(how), scores, lowest});
-  }
-  auto const mixed = graph.add("MatMul", {graph.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}}), value});
-  width = how.heads * value_width;
-  image = {};
-  return reshaped(transposed(mixed, {0, 2, 1, 3}), {0, 0, width});
-}
-
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, linear const& what, std::string const& x) {
   auto const rows = at.rows_of(x);
   auto y = at.graph.add("MatMul", {rows, at.parameter("weight", {at.width, what.outputs})});
@@ -190,6 +339,10 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, linear const& what, std::stri
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, activation const& what, std::string const& x) {
   auto& graph = at.graph;
+  bool const known = graph.opset >= 20;  // which has Gelu
+  if (known && what.kind == ops::activation::gelu)
+    return graph.add("Gelu", {x}, {{"approximate", std::string("tanh")}});
+  if (known && what.kind == ops::activation::gelu_erf) return graph.add("Gelu", {x});
   switch (what.kind) {
     case ops::activation::none:
       return x;
@@ -220,7 +373,9 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, layer_norm const& what, std::
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, rms_norm const& what, std::string const& x) {
-  return at.normalised(at.rows_of(x), at.parameter("weight", {at.width}), what.epsilon);
+  auto const rows = at.rows_of(x), gain = at.parameter("weight", {at.width});
+  if (auto const y = at.normalised_sum(rows, "SkipSimplifiedLayerNormalization", {gain}, what.epsilon)) return *y;
+  return at.normalised(rows, gain, what.epsilon);
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::string const& in) {
@@ -228,7 +383,6 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::stri
     throw config_error(text("trireme::nn::attend ", at.name,
                             ": a mask between documents has no nodes of ONNX; leave .tokens.separator out"));
   }
-  auto& graph = at.graph;
   auto const x = at.rows_of(in);
   auto const heads = what.heads, keys = what.key_heads > 0 ? what.key_heads : heads, each = heads / keys;
   auto const width = at.width / (heads + 2 * keys);
@@ -244,27 +398,19 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, attend const& what, std::stri
     query = at.normalised(query, at.parameter("q_norm.weight", {width}), what.norm);
     key = at.normalised(key, at.parameter("k_norm.weight", {width}), what.norm);
   }
+  if (at.dialect() == onnx_dialect::ort && what.causal) {
+    auto const rows = [&](std::string const& of, std::int64_t of_heads) {
+      return at.reshaped(of, {0, 0, of_heads * width});
+    };
+    return at.attended_by_groups(rows(query, heads), rows(key, keys), rows(value, keys), what, width);
+  }
   query = at.transposed(query, {0, 2, 1, 3});
   key = at.transposed(key, {0, 2, 1, 3});
   value = at.transposed(value, {0, 2, 1, 3});
   if (what.rotary > 0) {
-    auto const angles = at.rotations(width, what.rotary, what.scaling);
-    query = at.turned(query, angles, width);
-    key = at.turned(key, angles, width);
-  }
-  if (what.causal) {
-    key = at.behind_past(key, "key", keys, width);
-    value = at.behind_past(value, "value", keys, width);
-    at.next_attention();
-  }
-  if (keys != heads) {
-    auto const repeated = [&](std::string const& of) {
-      auto const all =
-          graph.add("Expand", {at.unsqueezed(of, {2}), graph.constant_of(std::vector<std::int64_t>{1, 1, each, 1, 1})});
-      return at.reshaped(all, {0, heads, -1, width});
-    };
-    key = repeated(key);
-    value = repeated(value);
+    rotary_angles const angles{width, what.rotary, what.scaling};
+    query = at.turned(query, angles);
+    key = at.turned(key, angles);
   }
   return at.attended(query, key, value, what, width, width);
 }
@@ -428,14 +574,8 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, latent_attention const& what,
   auto const by_heads = [&](std::string const& of, std::int64_t width) {
     return at.transposed(at.reshaped(of, {0, 0, what.heads, width}), {0, 2, 1, 3});
   };
-  // Numbers 2 i and 2 i + 1 are a pair: the first ones of all pairs come before the second ones. The order does not
-  // change products of queries and keys.
-  auto const angles = at.rotations(what.rotary_width, what.rotary, what.scaling);
-  auto const turned = [&](std::string const& of) {
-    auto const pairs = at.reshaped(of, {0, 0, -1, what.rotary_width / 2, 2});
-    auto const halves = at.reshaped(at.transposed(pairs, {0, 1, 2, 4, 3}), {0, 0, -1, what.rotary_width});
-    return at.turned(halves, angles, what.rotary_width);
-  };
+  rotary_angles const angles{what.rotary_width, what.rotary, what.scaling};
+  auto const turned = [&](std::string const& of) { return at.turned(of, angles, true); };
   auto const queries = what.heads * query_width;
   auto const query = what.query_rank == 0 ? product(rows, from, "q_proj.weight", queries)
                                           : product(norm(product(rows, from, "q_a_proj.weight", what.query_rank),
@@ -453,11 +593,8 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, latent_attention const& what,
   auto const joined = [&](std::string const& one, std::string const& other) {
     return graph.add("Concat", {one, other}, {{"axis", std::int64_t{-1}}});
   };
-  auto const key = at.behind_past(joined(pair_parts[0], shared), "key", what.heads, query_width);
-  auto const value = at.behind_past(pair_parts[1], "value", what.heads, what.values);
-  at.next_attention();
-  return at.attended(joined(query_parts[0], turned(query_parts[1])), key, value, attend{.heads = what.heads},
-                     query_width, what.values);
+  return at.attended(joined(query_parts[0], turned(query_parts[1])), joined(pair_parts[0], shared), pair_parts[1],
+                     attend{.heads = what.heads}, query_width, what.values);
 }
 
 }  // namespace trireme::nn

@@ -25,6 +25,7 @@ struct progress_state {
   double elapsed_seconds = 0;    ///< of this process
   std::int64_t first_step = 0;   ///< first step of this process: that of its checkpoint
   double seconds_per_step = 0;   ///< of recent steps; 0: elapsed time over the steps since first_step
+  double waiting_share = -1;     ///< of the time, in which steps wait for data; negative: leaves it out
 };
 
 namespace detail {
@@ -102,10 +103,12 @@ class step_pace {
   mark first_, since_, next_, last_;
 };
 
-/// "loss 3.1415  12.3k tokens/s  0:10 < 1:30": time used, and time left if it is known.
+/// "loss 3.1415  12.3k tokens/s  data 3%  0:10 < 1:30": the share of time that steps wait for data, the time used, and
+/// the time left if it is known.
 [[nodiscard]] inline std::string format_figures(progress_state const& at) {
   auto out = text("loss ", detail::fixed(at.loss, 4));
   if (at.tokens_per_second > 0) out += text("  ", format_rate(at.tokens_per_second), " tokens/s");
+  if (at.waiting_share >= 0) out += text("  data ", detail::fixed(100 * at.waiting_share, 0), "%");
   out += text("  ", format_duration(at.elapsed_seconds));
   if (at.steps > 0) out += text(" < ", format_duration(seconds_left(at)));
   return out;

@@ -89,7 +89,7 @@ struct statistics {
   std::int64_t pages_used = 0, pages_total = 0;  ///< of 16 positions each
   std::int64_t tokens_generated = 0;             ///< tokens of answers
   std::int64_t prompt_tokens = 0;                ///< of requests that were accepted
-  std::int64_t prompt_tokens_reused = 0;         ///< of these, whose keys and values were there already
+  std::int64_t prompt_tokens_reused = 0;         ///< positions whose keys and values were there already
   std::int64_t rows_computed = 0, passes = 0;    ///< positions, those computed again included
   std::int64_t requests = 0, cancelled = 0, errors = 0;
   std::int64_t preemptions = 0;  ///< how often a sequence lost its pages, to be computed again later

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/blend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c44232abc590cb4e6c4dcdd7a7dd31000230735fbc54a0d1df094af715318c2b
+// SHA-256 of the sources: a20d3b46ea9fe6b4a9695fdad7471c440526331262806fee303c7fd9763ee9e0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -50,7 +50,7 @@ struct blend_source {
 /// Bytes    6 for each sample of a period.
 /// Errors   config_error if there are no sources or more than 256, if their samples differ in shape or type, or if a
 ///          weight is not positive or is less than 2^-20 of all.
-/// @models trireme::dataset, trireme::has_sample_order
+/// @models trireme::dataset, trireme::has_sample_order, trireme::has_placed_read
 class blend {
  public:
   blend(std::initializer_list<blend_source> sources) : blend(std::vector<blend_source>(sources)) {}
@@ -109,13 +109,11 @@ class blend {
   [[nodiscard]] std::int64_t epoch_size() const noexcept { return size_; }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const noexcept {
     auto const at = epoch * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(position);
-    auto const length = static_cast<std::uint64_t>(period_->length());
-    auto const within = at % length;
-    auto const source = std::size_t{period_->sources[within]};
-    auto const nth = at / length * static_cast<std::uint64_t>(period_->parts[source]) + period_->before[within];
+    auto const source = std::size_t{period_->sources[at % static_cast<std::uint64_t>(period_->length())]};
+    auto const nth = nth_of(source, at);
     auto const count = sources_.all()[source].size();
     // Sources of one size are in different orders.
-    sampler const order{.samples = count, .seed = seed + source * 0x9e3779b97f4a7c15U};
+    sampler const order{.samples = count, .seed = seed + source * detail::equal_sources::seed_step};
     return begins_[source] + order.id(nth / static_cast<std::uint64_t>(count),
                                       static_cast<std::int64_t>(nth % static_cast<std::uint64_t>(count)));
   }
@@ -125,14 +123,31 @@ class blend {
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
+  [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    sources_.read(ids, inputs, targets, [&](std::int64_t id) {
-      auto const source = source_of(id);
-      return std::pair(source, id - begins_[source]);
-    });
+    read(nullptr, ids, inputs, targets);
+  }
+  void read(read_place place, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    read(&place, ids, inputs, targets);
   }
 
  private:
+  /// How many samples of the source at place `at` of the whole order are before that place.
+  [[nodiscard]] std::uint64_t nth_of(std::size_t source, std::uint64_t at) const noexcept {
+    auto const length = static_cast<std::uint64_t>(period_->length());
+    return at / length * static_cast<std::uint64_t>(period_->parts[source]) + period_->before[at % length];
+  }
+  void read(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    sources_.read(at, ids.size(), inputs, targets, [&](std::size_t row) {
+      auto const source = source_of(ids[row]);
+      std::uint64_t pass = 0;  // a sample that occurs twice in an epoch of the blend gets other random numbers
+      if (at != nullptr) {
+        auto const position = at->epoch * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(at->position);
+        pass = nth_of(source, position + row) / static_cast<std::uint64_t>(sources_.all()[source].size());
+      }
+      return detail::equal_sources::part{source, ids[row] - begins_[source], pass};
+    });
+  }
   static constexpr char const* who = "trireme::data::blend";
   static constexpr std::size_t most_sources = 256;
 

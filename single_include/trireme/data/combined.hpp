@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/combined.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2ff7bc4415460aa8634571e39ffe8baa7486dbe5f81718c36acdc45b4637c427
+// SHA-256 of the sources: 3c0f779637c28b17e05a97a8b7431bfdd0a42bcdf597ca69932c364f0ae16e42
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@
 namespace trireme::data {
 
 /// Owns any dataset, which is copied or moved into it. Copies share it.
-/// @models trireme::dataset          @see any_dataset, which borrows
+/// @models trireme::dataset, trireme::has_placed_read          @see any_dataset, which borrows
 class shared_dataset {
  public:
   template <dataset Dataset>
@@ -32,10 +32,15 @@ class shared_dataset {
         input_type_(data.input_type()),
         target_type_(data.target_type()),
         input_shape_(data.input_shape()),
-        target_shape_(data.target_shape()) {
+        target_shape_(data.target_shape()),
+        slow_to_read_(trireme::slow_to_read(data)) {
     auto const held = std::make_shared<Dataset const>(std::move(data));
-    read_ = [held](std::span<std::int64_t const> ids, void* inputs, void* targets) {
-      held->read(ids, inputs, targets);
+    read_ = [held](read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) {
+      if (at != nullptr) {
+        read_at(*held, *at, ids, inputs, targets);
+      } else {
+        held->read(ids, inputs, targets);
+      }
     };
   }
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
@@ -43,13 +48,20 @@ class shared_dataset {
   [[nodiscard]] dtype target_type() const noexcept { return target_type_; }
   [[nodiscard]] shape input_shape() const { return input_shape_; }
   [[nodiscard]] shape target_shape() const { return target_shape_; }
-  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const { read_(ids, inputs, targets); }
+  [[nodiscard]] bool slow_to_read() const noexcept { return slow_to_read_; }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    read_(nullptr, ids, inputs, targets);
+  }
+  void read(read_place place, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    read_(&place, ids, inputs, targets);
+  }
 
  private:
   std::int64_t size_;
   dtype input_type_, target_type_;
   shape input_shape_, target_shape_;
-  std::function<void(std::span<std::int64_t const>, void*, void*)> read_;
+  bool slow_to_read_;
+  std::function<void(read_place const*, std::span<std::int64_t const>, void*, void*)> read_;
 };
 
 namespace detail {
@@ -74,30 +86,51 @@ class equal_sources {
   }
   [[nodiscard]] shared_dataset const& front() const noexcept { return all_.front(); }
   [[nodiscard]] std::vector<shared_dataset> const& all() const noexcept { return all_; }
+  [[nodiscard]] bool slow_to_read() const {
+    return std::any_of(all_.begin(), all_.end(), [](shared_dataset const& each) { return each.slow_to_read(); });
+  }
 
-  /// place(id) gives the source and the sample in it. Neighbours of one source are read together.
-  template <class Place>
-  void read(std::span<std::int64_t const> ids, void* inputs, void* targets, Place const& place) const {
+  /// A sample in one of the sources.
+  struct part {
+    std::size_t source;
+    std::int64_t id;
+    std::uint64_t epoch;  // of the source
+  };
+  /// part_of(row) gives the part of ids[row]. Neighbours of one source are read together.
+  /// @param at  where in the order they are read; null: nowhere.
+  template <class PartOf>
+  void read(read_place const* at, std::size_t rows, void* inputs, void* targets, PartOf const& part_of) const {
     std::vector<std::int64_t> run;
-    run.reserve(ids.size());
+    run.reserve(rows);
     auto* in = static_cast<std::byte*>(inputs);
     auto* out = static_cast<std::byte*>(targets);
-    std::size_t source = 0;
+    part first{};
+    std::size_t row = 0;
     auto const flush = [&] {
       if (run.empty()) return;
-      all_[source].read(run, in, out);
+      auto const& source = all_[first.source];
+      if (at == nullptr) {
+        source.read(run, in, out);
+      } else {
+        // Samples of equal numbers in two sources get different random numbers.
+        source.read({at->seed + first.source * seed_step, first.epoch,
+                     at->position + static_cast<std::int64_t>(row - run.size())},
+                    run, in, out);
+      }
       in += run.size() * input_bytes_;
       out += run.size() * target_bytes_;
       run.clear();
     };
-    for (auto const id : ids) {
-      auto const at = place(id);
-      if (at.first != source) flush();
-      source = at.first;
-      run.push_back(at.second);
+    for (; row < rows; ++row) {
+      auto const next = part_of(row);
+      if (next.source != first.source || next.epoch != first.epoch) flush();
+      first = next;
+      run.push_back(next.id);
     }
     flush();
   }
+  /// Between the seeds of two sources.
+  static constexpr std::uint64_t seed_step = 0x9e3779b97f4a7c15U;
 
  private:
   static std::size_t bytes(dtype type, shape const& one) {
@@ -116,7 +149,7 @@ class equal_sources {
 /// The samples of several datasets, one after the other.
 ///
 /// Errors   config_error if there are no sources, or if their samples differ in shape or type.
-/// @models trireme::dataset
+/// @models trireme::dataset, trireme::has_placed_read
 class concat {
  public:
   concat(std::initializer_list<shared_dataset> sources) : concat(std::vector<shared_dataset>(sources)) {}
@@ -131,14 +164,22 @@ class concat {
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
+  [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    sources_.read(ids, inputs, targets, [&](std::int64_t id) {
-      auto const next = std::upper_bound(begins_.begin(), begins_.end(), id);
-      return std::pair(static_cast<std::size_t>(next - begins_.begin()) - 1, id - *(next - 1));
-    });
+    read(nullptr, ids, inputs, targets);
+  }
+  void read(read_place place, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    read(&place, ids, inputs, targets);
   }
 
  private:
+  void read(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    sources_.read(at, ids.size(), inputs, targets, [&](std::size_t row) {
+      auto const next = std::upper_bound(begins_.begin(), begins_.end(), ids[row]);
+      return detail::equal_sources::part{static_cast<std::size_t>(next - begins_.begin()) - 1, ids[row] - *(next - 1),
+                                         at == nullptr ? 0 : at->epoch};
+    });
+  }
   detail::equal_sources sources_;
   std::vector<std::int64_t> begins_;
   std::int64_t size_ = 0;
@@ -148,7 +189,7 @@ class concat {
 ///
 /// Bytes    8 for each sample.
 /// Errors   config_error for a number that the dataset does not have.
-/// @models trireme::dataset
+/// @models trireme::dataset, trireme::has_placed_read
 class subset {
  public:
   subset(shared_dataset from, std::vector<std::int64_t> ids)
@@ -164,14 +205,21 @@ class subset {
   [[nodiscard]] dtype target_type() const noexcept { return from_.target_type(); }
   [[nodiscard]] shape input_shape() const { return from_.input_shape(); }
   [[nodiscard]] shape target_shape() const { return from_.target_shape(); }
+  [[nodiscard]] bool slow_to_read() const { return from_.slow_to_read(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    std::vector<std::int64_t> theirs;
-    theirs.reserve(ids.size());
-    for (auto const id : ids) theirs.push_back((*ids_)[static_cast<std::size_t>(id)]);
-    from_.read(theirs, inputs, targets);
+    from_.read(numbers_of(ids), inputs, targets);
+  }
+  void read(read_place place, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    from_.read(place, numbers_of(ids), inputs, targets);
   }
 
  private:
+  [[nodiscard]] std::vector<std::int64_t> numbers_of(std::span<std::int64_t const> ids) const {
+    std::vector<std::int64_t> theirs;
+    theirs.reserve(ids.size());
+    for (auto const id : ids) theirs.push_back((*ids_)[static_cast<std::size_t>(id)]);
+    return theirs;
+  }
   shared_dataset from_;
   std::shared_ptr<std::vector<std::int64_t> const> ids_;
 };

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/map.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d2ace4c528eb68e0ab9364c90e7e45463ac3cce73d0454a2c27c84c500dda3c7
+// SHA-256 of the sources: 12fde8e646c2338f8168a1e7213181f70e69713367821cd8dd44ddf8d38e0f78
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -52,7 +52,7 @@ concept sample_function = requires {
 }  // namespace detail
 
 /// Samples of another dataset, each changed by a function when it is read. Made by data::map.
-/// @models trireme::dataset; trireme::has_sample_order if the source does
+/// @models trireme::dataset; trireme::has_sample_order and trireme::has_placed_read if the source does
 template <dataset Source, detail::sample_function F>
 class mapped {
   using signature = detail::map_signature<decltype(&F::operator())>;
@@ -81,26 +81,38 @@ class mapped {
   [[nodiscard]] dtype target_type() const noexcept { return dtype_of<target>; }
   [[nodiscard]] shape input_shape() const { return inputs_; }
   [[nodiscard]] shape target_shape() const { return targets_; }
+  [[nodiscard]] bool sets_order() const { return detail::sets_order(source_); }
   [[nodiscard]] std::int64_t epoch_size() const requires has_sample_order<Source> { return source_.epoch_size(); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch,
                                    std::int64_t position) const requires has_sample_order<Source> {
     return source_.id_at(seed, epoch, position);
   }
+  [[nodiscard]] bool slow_to_read() const { return trireme::slow_to_read(source_); }
 
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    change(ids, inputs, targets, [&](void* to, void* and_to) { source_.read(ids, to, and_to); });
+  }
+  void read(read_place place, std::span<std::int64_t const> ids, void* inputs,
+            void* targets) const requires has_placed_read<Source> {
+    change(ids, inputs, targets, [&](void* to, void* and_to) { source_.read(place, ids, to, and_to); });
+  }
+
+ private:
+  template <class Read>
+  void change(std::span<std::int64_t const> ids, void* inputs, void* targets, Read const& read_source) const {
     auto const width = size_of_one(inputs_), height = size_of_one(targets_);
     auto const to_input = [&](std::size_t row) { return std::span(static_cast<input*>(inputs) + row * width, width); };
     auto const to_target = [&](std::size_t row) {
       return std::span(static_cast<target*>(targets) + row * height, height);
     };
     if constexpr (signature::in_place) {
-      source_.read(ids, inputs, targets);
+      read_source(inputs, targets);
       for (std::size_t row = 0; row < ids.size(); ++row) f_(ids[row], to_input(row), to_target(row));
     } else {
       auto const from_width = size_of_one(source_.input_shape()), from_height = size_of_one(source_.target_shape());
       std::vector<from_input> all_inputs(ids.size() * from_width);
       std::vector<from_target> all_targets(ids.size() * from_height);
-      source_.read(ids, all_inputs.data(), all_targets.data());
+      read_source(all_inputs.data(), all_targets.data());
       for (std::size_t row = 0; row < ids.size(); ++row) {
         f_(ids[row], std::span<from_input const>(all_inputs).subspan(row * from_width, from_width),
            std::span<from_target const>(all_targets).subspan(row * from_height, from_height), to_input(row),
@@ -108,8 +120,6 @@ class mapped {
       }
     }
   }
-
- private:
   static std::size_t size_of_one(shape const& of) { return static_cast<std::size_t>(of.size()); }
   static void expect(dtype found, dtype taken, char const* what) {
     if (found == taken) return;
@@ -134,7 +144,7 @@ class mapped {
 /// Threads  the function is called by several threads at once. Random numbers that are drawn by the sample's number
 ///          (trireme::random_block) are the same on any number of ranks and after a resume.
 /// Errors   config_error if the types of the function are not those of the source; what the function throws is thrown
-///          by loader::next().
+///          by loader::next(), in a data::sample_error that names the sample.
 template <dataset Source, detail::sample_function F>
 [[nodiscard]] mapped<Source, F> map(Source source, F f, mapped_shapes shapes = {}) {
   return {std::move(source), std::move(f), std::move(shapes)};

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/picture_folders.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1ba3b2210b5f91c1a2833da1744c0dc4274e159de84012feba5309163949d958
+// SHA-256 of the sources: cc8c925ebd50fb07e6c6c680dda360396eccad375bc93a263df6192a5212ccbb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -79,7 +79,7 @@ struct picture_folders {
 /// Numerics decoding as formats::read_picture, sizes as formats::resized; then computed in double and rounded once.
 /// Bytes    the names of the files. A file is read and decoded when it is needed, and not kept.
 /// Threads  read() is const: any number of callers. Copies share the names.
-/// @models trireme::dataset
+/// @models trireme::dataset, trireme::has_reading_speed
 class picture_folder_samples {
  public:
   explicit picture_folder_samples(picture_folders const& from)
@@ -130,6 +130,7 @@ class picture_folder_samples {
   [[nodiscard]] dtype target_type() const noexcept { return dtype::i32; }
   [[nodiscard]] shape input_shape() const { return {height_, width_, 3}; }
   [[nodiscard]] shape target_shape() const { return {}; }
+  [[nodiscard]] bool slow_to_read() const noexcept { return true; }
   /// The names of the classes; a target is a position in them.
   [[nodiscard]] std::vector<std::string> const& classes() const noexcept { return files_->classes; }
   /// The file of a sample.

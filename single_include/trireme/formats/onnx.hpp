@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b8bd2079c4374e49621b120599eb2e4cababaed81e1ef2a8448bac4b664c24d3
+// SHA-256 of the sources: 75753eef7d14f61da420da1985662b963a9189bfdec721b33a3c778b246d856b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,9 +27,10 @@ using attributes = std::vector<std::pair<std::string, attribute>>;
 
 struct node {
   std::string operation;
-  std::vector<std::string> inputs;  ///< names of values
+  std::vector<std::string> inputs;  ///< names of values; "": one that is left out, as in `outputs`
   std::vector<std::string> outputs;
   onnx::attributes attributes{};
+  std::string domain{};  ///< of an operator that is not a standard one
 };
 
 /// An input or output of a graph. A dimension is a size, or the name of one that each call may choose.
@@ -60,6 +61,8 @@ struct graph {
   std::vector<weight> weights;
   std::vector<value_info> inputs;
   std::vector<value_info> outputs;
+  std::int64_t opset = 18;  ///< version of the standard operators; of others it is 1
+  std::int64_t ir = 8;      ///< version of the format
 
   /// Adds a node with one result, and returns the result's name.
   std::string add(std::string operation, std::vector<std::string> from, onnx::attributes how = {});
@@ -81,8 +84,6 @@ struct graph {
 };
 
 struct writer_options {
-  std::int64_t opset = 18;                             ///< version of the standard operators
-  std::int64_t ir = 8;                                 ///< version of the format
   std::uint64_t most_inline = std::uint64_t{1} << 30;  ///< bytes of weights that the file itself has room for
 };
 
@@ -275,9 +276,10 @@ namespace detail {
 // Field numbers of onnx/onnx.proto, and the numbers of its types of attributes.
 namespace field {
 inline constexpr std::uint32_t model_ir = 1, model_producer = 2, model_graph = 7, model_opset = 8;
-inline constexpr std::uint32_t opset_version = 2;
+inline constexpr std::uint32_t opset_domain = 1, opset_version = 2;
 inline constexpr std::uint32_t graph_node = 1, graph_name = 2, graph_constant = 5, graph_input = 11, graph_output = 12;
-inline constexpr std::uint32_t node_input = 1, node_output = 2, node_name = 3, node_operation = 4, node_attribute = 5;
+inline constexpr std::uint32_t node_input = 1, node_output = 2, node_name = 3, node_operation = 4, node_attribute = 5,
+                               node_domain = 7;
 inline constexpr std::uint32_t attribute_name = 1, attribute_float = 2, attribute_integer = 3, attribute_text = 4,
                                attribute_integers = 8, attribute_type = 20;
 inline constexpr std::uint32_t tensor_extent = 1, tensor_type = 2, tensor_name = 8, tensor_bytes = 9,
@@ -316,6 +318,7 @@ inline constexpr std::uint64_t data_alignment = 4096;
   protobuf::append_bytes(out, field::node_operation, what.operation);
   for (auto const& [name, value] : what.attributes)
     protobuf::append_bytes(out, field::node_attribute, print(name, value));
+  if (!what.domain.empty()) protobuf::append_bytes(out, field::node_domain, what.domain);
   return out;
 }
 
@@ -380,7 +383,9 @@ TRIREME_BODY void expect_names(graph const& what) {
   for (auto const& each : what.constants) expect(each.name);
   for (auto const& each : what.weights) expect(each.name);
   for (auto const& each : what.nodes) {
-    for (auto const& name : each.outputs) expect(name);
+    for (auto const& name : each.outputs) {
+      if (!name.empty()) expect(name);
+    }
   }
 }
 
@@ -461,11 +466,17 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
     throw config_error(text("trireme::formats::onnx: ", path, " would have ", body.size() + of_weights,
                             " bytes without its weights, and readers take less than 2 GiB"));
   }
-  std::string start, opset;
-  protobuf::append_integer(start, field::model_ir, options.ir);
+  std::string start;
+  protobuf::append_integer(start, field::model_ir, what.ir);
   protobuf::append_bytes(start, field::model_producer, "trireme");
-  protobuf::append_integer(opset, field::opset_version, options.opset);
-  protobuf::append_bytes(start, field::model_opset, opset);
+  std::set<std::string_view> domains{""};
+  for (auto const& each : what.nodes) domains.insert(each.domain);
+  for (auto const domain : domains) {
+    std::string opset;
+    if (!domain.empty()) protobuf::append_bytes(opset, field::opset_domain, domain);
+    protobuf::append_integer(opset, field::opset_version, domain.empty() ? what.opset : 1);
+    protobuf::append_bytes(start, field::model_opset, opset);
+  }
   protobuf::append_length(start, field::model_graph, body.size() + of_weights);
   file_.write(std::as_bytes(std::span(start)));
   file_.write(std::as_bytes(std::span(body)));
@@ -501,11 +512,15 @@ TRIREME_BODY void writer::write(std::span<float const> values) {
     }
     auto const left = static_cast<std::size_t>(weights_[current_].extents.size() - written_);
     auto const part = std::min({values.size(), left, most});
-    converted_.clear();
-    for (auto const each : values.first(part))
-      protobuf::append_little_endian(converted_, std::bit_cast<std::uint32_t>(each));
-    (data_ ? *data_ : file_).write(std::as_bytes(std::span(converted_)));
-    if (data_) data_bytes_ += converted_.size(), file_bytes_ += converted_.size();
+    auto bytes = std::as_bytes(values.first(part));
+    if constexpr (std::endian::native != std::endian::little) {
+      converted_.clear();
+      for (auto const each : values.first(part))
+        protobuf::append_little_endian(converted_, std::bit_cast<std::uint32_t>(each));
+      bytes = std::as_bytes(std::span(converted_));
+    }
+    (data_ ? *data_ : file_).write(bytes);
+    if (data_) data_bytes_ += bytes.size(), file_bytes_ += bytes.size();
     written_ += static_cast<std::int64_t>(part);
     values = values.subspan(part);
     if (written_ == weights_[current_].extents.size()) {

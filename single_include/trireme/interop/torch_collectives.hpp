@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_collectives.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8f8546503cd2a01575aef4073baedb8ce5eeeb2fb238411744b8b4820d760340
+// SHA-256 of the sources: 3d643f16197f49794b1557b3322a2fae9e6360dff8ae92c0d444b6d9ee87aab7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -312,6 +312,9 @@ class gradient_hooks {
     each = hooked(parameter, index);
     return true;
   }
+  /// Whether the parameter's accumulator has no other hook, such as that of a second data_parallel. If it has, the
+  /// other one may change .grad() while gradients of this one are still expected.
+  [[nodiscard]] bool are_alone(std::size_t index) const { return held_[index].accumulator->post_hooks().size() == 1; }
 
  private:
   struct hook final : torch::autograd::FunctionPostHook {
@@ -386,6 +389,7 @@ class shared_tensors {
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    expect_dense();
     if constexpr (!std::is_same_v<Space, host>) {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
@@ -404,6 +408,7 @@ class shared_tensors {
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    expect_dense();
     if constexpr (!std::is_same_v<Space, host>) {
       for (auto const& each : all_) mean(each.tensor, world, root);
       return;
@@ -433,6 +438,15 @@ class shared_tensors {
     std::size_t sum = 0;
     for (auto const& each : all_) sum += each.tensor.nbytes();
     return sum;
+  }
+  // A buffer may get other memory, as by set_data().
+  void expect_dense() const {
+    for (auto const& each : all_) {
+      if (each.tensor.is_non_overlapping_and_dense()) continue;
+      throw config_error(text("trireme::interop: buffer \"", each.name,
+                              "\" has become a tensor that is not dense, such as a slice of another one; give it "
+                              "memory of its own by clone()"));
+    }
   }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
@@ -590,12 +604,20 @@ void reduce_row(Comm& world, torch::Tensor const& row, Op op) {
   }
 }
 /// Calls f with a row-major tensor of the same numbers, and copies what f has written back to `tensor`.
+/// Errors  config_error for a tensor whose elements share memory.
 template <class F>
-void in_rows(torch::Tensor const& tensor, F&& f) {
+void in_rows(char const* call, torch::Tensor const& tensor, F&& f) {
   torch::NoGradGuard const guard;
   auto const rows = tensor.detach();
-  if (rows.is_contiguous()) return f(rows);
-  auto const copied = rows.contiguous();
+  bool const is_lazy = rows.is_conj() || rows.is_neg();  // its memory has other numbers than it
+  if (rows.is_contiguous() && !is_lazy) return f(rows);
+  for (std::int64_t i = 0; i < rows.dim(); ++i) {
+    if (rows.stride(i) != 0 || rows.size(i) < 2) continue;
+    throw config_error(text("trireme::interop::", call,
+                            ": the tensor is expanded, so its elements share memory and cannot be written one by one; "
+                            "clone() it first"));
+  }
+  auto const copied = is_lazy ? rows.resolve_conj().resolve_neg().contiguous() : rows.contiguous();
   f(copied);
   rows.copy_(copied);
 }
@@ -617,9 +639,8 @@ template <detail::some_world Comm, class Op = reduction::sum>
 torch::Tensor all_reduce(Comm& world, torch::Tensor const& tensor, Op op = {}) {
   using space = typename space_of<Comm>::type;
   detail::expect_sendable<space>("all_reduce", tensor);
-  if (tensor.numel() == 0) return tensor;
   [[maybe_unused]] typename detail::torch_space<space>::in_order const order;
-  detail::in_rows(tensor, [&](torch::Tensor const& rows) {
+  detail::in_rows("all_reduce", tensor, [&](torch::Tensor const& rows) {
     constexpr bool sums = std::is_same_v<Op, reduction::sum> || std::is_same_v<Op, reduction::mean> ||
                           std::is_same_v<Op, reduction::pairwise>;
     if (rows.is_complex() && !sums) detail::refuse_reduction(rows, "complex numbers have no order");
@@ -636,9 +657,9 @@ template <detail::some_world Comm>
 torch::Tensor broadcast(Comm& world, torch::Tensor const& tensor, int root = 0) {
   using space = typename space_of<Comm>::type;
   detail::expect_sendable<space>("broadcast", tensor);
-  if (tensor.nbytes() == 0) return tensor;
   [[maybe_unused]] typename detail::torch_space<space>::in_order const order;
-  detail::in_rows(tensor, [&](torch::Tensor const& rows) { world.broadcast(detail::bytes_of<space>(rows), root); });
+  detail::in_rows("broadcast", tensor,
+                  [&](torch::Tensor const& rows) { world.broadcast(detail::bytes_of<space>(rows), root); });
   return tensor;
 }
 
@@ -655,7 +676,6 @@ template <detail::some_world Comm>
   auto extents = tensor.sizes().vec();
   extents.insert(extents.begin(), world.size());
   auto all = torch::empty(extents, tensor.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
-  if (all.numel() == 0) return all;
   all[world.rank()].copy_(tensor.detach());
   world.all_gather(detail::bytes_of<space>(all));
   return all;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 100a424377f1151923707d1086b93c6a494e02a52db0beb352b65ab54cffed1a
+// SHA-256 of the sources: 31e113b86a99b137c88a4e307d9c4291069952b0b50e7d5114061f27f762d6b0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -134,10 +134,10 @@ namespace trireme::interop {
 /// Devices  of a world in CUDA memory (comm::nccl, comm::in_space<cuda>) the module is on this thread's device, and
 ///          torch_cuda.hpp is included: buckets are there, too, and finish() begins the exchange.
 /// Threads  one owner; cannot be moved. Ranks that are threads have a module each.
-/// Errors   config_error for a parameter without a gradient, a second gradient in one step, one that was frozen or not
-///          there when the object was made; and for a module that several ranks share; numeric_error on all ranks where
-///          their parameters differ; comm_error from the world. After an exception call abandon() on all ranks, or
-///          destroy the object.
+/// Errors   config_error for a parameter without a gradient, a second gradient in one step, one that was frozen, not
+///          there or of another type when the object was made, and a .grad() that is changed before finish(); and for a
+///          module that several ranks share; numeric_error on all ranks where their parameters differ; comm_error from
+///          the world. After an exception call abandon() on all ranks, or destroy the object.
 template <class Element, class Module, class Comm, class Exchange>
 class data_parallel_module : public data_parallel_steps<Element, Comm, Exchange> {
   using steps = data_parallel_steps<Element, Comm, Exchange>;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel_steps.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: af163ddd770dbd973007fac1271b7deb44027c27f651797630cf8a21b506b82f
+// SHA-256 of the sources: a91a4eef1eb40161e2db4c250ec360319eaab1666d45ed21b50e9aa7c0d689ed
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -312,7 +313,9 @@ class data_parallel_steps {
   struct trained {
     std::string name;
     torch::Tensor parameter;
-    void const* memory;  // the address of the parameter that the exchange knows
+    void const* memory;   // the address of the parameter that the exchange knows
+    at::ScalarType type;  // with numel: of the parameter when it was wrapped
+    std::int64_t numel = 0;
     gradient_form how = gradient_form::as_it_is;
     int nth = -1;                     // index in the exchange; -1: it has messages of its own
     torch::Tensor values{};           // if converted: the copy that the exchange gets
@@ -323,6 +326,9 @@ class data_parallel_steps {
     bool static_used = true;          // with .static_graph: whether this rank uses it in each step
     int static_events = 0;            // with .static_graph: events in each step; the last one reports the gradient
     std::uint8_t of_any = use::some;  // the maximum of `use` over the ranks; with .static_graph for all steps
+    std::int64_t version = 0;         // of `gradient` when it was taken
+    std::uint64_t probe = 0;          // some of its numbers then
+    void const* ended = nullptr;      // with .loss_scale: what .grad() was after the last step, with this version
     bool reported = false;
     bool stands_in = false;  // `gradient` is not .grad()
   };
@@ -353,7 +359,11 @@ class data_parallel_steps {
     int uses = 0;
     for (auto const& each : parameters) {
       if (!each.tensor.requires_grad()) continue;
-      auto it = trained{.name = each.name, .parameter = each.tensor, .memory = each.tensor.data_ptr()};
+      auto it = trained{.name = each.name,
+                        .parameter = each.tensor,
+                        .memory = each.tensor.data_ptr(),
+                        .type = each.tensor.scalar_type(),
+                        .numel = each.tensor.numel()};
       it.how = form_of(each);
       if (gives_back_everything &&
           std::any_of(tables.begin(), tables.end(), [&](auto const& table) { return table.is_same(each.tensor); }))
@@ -443,18 +453,21 @@ class data_parallel_steps {
   void on_gradient(std::size_t index) {
     auto& it = trained_[index];
     if (adds_up()) {  // complete() reads it
+      // Before the first scaled loss, it was one of another module, which zero_grad() clears.
+      if (is_scaled_) expect_scaled(scaling_);
       it.used = true;
       ++it.events;
       return;
     }
-    if (it.reported || (!hooks_exchange && !options_.static_graph && it.events > 0)) {
+    bool const now = hooks_exchange && hooks_.are_alone(index);  // otherwise complete() reads it
+    if (it.reported || (!now && !options_.static_graph && it.events > 0)) {
       throw config_error(text("trireme::interop::data_parallel: parameter \"", it.name,
                               "\" got a second gradient in one step, of another backward() than the first; finish() is "
                               "missing between two steps, or no_sync() around all backward() of a step but the last; "
                               "where several losses add up, or one goes through this module to another as in a GAN, "
                               "say {.backwards = interop::step_backwards::any}"));
     }
-    expect_scaled();
+    expect_scaled(scaling_);
     if (is_counted_ && !it.static_used) {
       if (!std::as_const(it.parameter).grad().defined()) return;
       expect_as_first(index, "got a gradient");
@@ -462,14 +475,23 @@ class data_parallel_steps {
     it.used = true;
     if (quiet_) return;
     ++it.events;
-    if (!hooks_exchange) return;  // complete() reads it
+    if (!now) return;
     if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(index);
   }
-  void expect_scaled() const {
-    if (!scale_ || is_scaled_) return;
+  void expect_scaled(bool is_scaled) const {
+    if (!scale_ || is_scaled) return;
     throw config_error(
         "trireme::interop::data_parallel: loss.backward() with .loss_scale: the loss was not scaled; call "
         "ddp.backward(loss) in its place");
+  }
+  // A scaled gradient cannot be added to one without the scale.
+  static void expect_cleared(trained const& it) {
+    auto const& own = std::as_const(it.parameter).grad();
+    if (it.ended == nullptr || !own.defined() || !it.parameter.requires_grad()) return;
+    if (own.unsafeGetTensorImpl() != it.ended || own._version() != it.version) return;
+    throw config_error(text("trireme::interop::data_parallel: the .grad() of parameter \"", it.name,
+                            "\" is still that of the last step, without the loss scale; with .loss_scale call "
+                            "zero_grad() before each step"));
   }
   // For .static_graph.
   [[noreturn]] void expect_as_first(std::size_t index, char const* what) const {
@@ -480,6 +502,7 @@ class data_parallel_steps {
   // Reads .grad() as this rank's gradient, and reports it.
   void take(std::size_t index) {
     auto& it = trained_[index];
+    expect_type_and_size(it);
     auto& gradient = it.parameter.mutable_grad();
     if (!gradient.defined()) {  // autograd has produced an undefined gradient
       it.used = false;
@@ -490,13 +513,50 @@ class data_parallel_steps {
     torch::NoGradGuard const guard;
     if (it.how != gradient_form::rows) {
       if (gradient.layout() != at::kStrided) gradient = gradient.to_dense();
+      if (gradient.is_conj() || gradient.is_neg()) gradient = gradient.resolve_conj().resolve_neg();  // lazy views
       if (!detail::lie_alike(gradient, it.parameter)) gradient = torch::empty_like(it.parameter).copy_(gradient);
     }
     it.gradient = it.how == gradient_form::converted ? gradient.detach().to(type_of_copy(it.parameter)) : gradient;
     report(index);
-    if (!it.bucket.defined()) return;
-    gradient = it.gradient = it.bucket;  // ready() has copied it there
-    exchange_.gradient_at(it.nth, view_of(it.bucket));
+    if (it.bucket.defined()) {
+      gradient = it.gradient = it.bucket;  // ready() has copied it there
+      exchange_.gradient_at(it.nth, view_of(it.bucket));
+    }
+    it.version = it.gradient._version();
+    it.probe = probe_of(it);
+  }
+  // Some numbers of a gradient that only this rank's loop can change: functions of torch that write to .data(), as
+  // clip_grad_norm_ does, leave its version as it is.
+  [[nodiscard]] std::uint64_t probe_of(trained const& it) const {
+    auto const size = static_cast<std::size_t>(it.gradient.numel());
+    if (!hooks_exchange || it.how != gradient_form::as_it_is || it.bucket.defined() || scale_ || size == 0) return 0;
+    std::uint64_t bits = 0;
+    auto const* const numbers = static_cast<Element const*>(it.gradient.data_ptr());
+    for (auto const place : {std::size_t{0}, size / 2, size - 1}) {
+      std::uint64_t number = 0;
+      std::memcpy(&number, numbers + place, sizeof(Element));
+      bits = bits * 31 + number;
+    }
+    return bits;
+  }
+  // A parameter may get other memory, but its exchange depends on its type and size.
+  static void expect_type_and_size(trained const& it) {
+    bool const converts = it.how == gradient_form::converted &&
+                          c10::isComplexType(it.parameter.scalar_type()) == c10::isComplexType(it.type);
+    if ((it.parameter.scalar_type() == it.type || converts) && it.parameter.numel() == it.numel) return;
+    throw config_error(text("trireme::interop::data_parallel: parameter \"", it.name, "\" is now of ",
+                            c10::toString(it.parameter.scalar_type()), " with ", it.parameter.numel(),
+                            " elements, but was of ", c10::toString(it.type), " with ", it.numel,
+                            " when the module was wrapped; wrap the module again after such a change, on all ranks"));
+  }
+  // finish() would overwrite a change that was made to .grad() after backward().
+  void expect_untouched(trained const& it) const {
+    if (it.how != gradient_form::as_it_is || !it.reported || it.stands_in || !it.gradient.defined()) return;
+    if (!std::as_const(it.parameter).grad().is_same(it.gradient)) return;
+    if (it.gradient._version() == it.version && probe_of(it) == it.probe) return;
+    throw config_error(text("trireme::interop::data_parallel: the .grad() of parameter \"", it.name,
+                            "\" was changed between backward() and finish(), which makes it the mean over the ranks; "
+                            "clip gradients, or clear them, after finish()"));
   }
   void report(std::size_t index) {
     auto& it = trained_[index];
@@ -547,6 +607,7 @@ class data_parallel_steps {
   // zeros.
   void stand_in(std::size_t index) {
     auto& it = trained_[index];
+    expect_type_and_size(it);
     leave_bucket(it);
     torch::NoGradGuard const guard;
     auto const& own = std::as_const(it.parameter).grad();
@@ -693,6 +754,7 @@ class data_parallel_steps {
         put(it, own);
       } else {
         own = it.gradient;  // the same tensor, unless the caller has put another one there
+        if (scale_) it.ended = own.unsafeGetTensorImpl(), it.version = own._version();
       }
     }
   }
@@ -740,7 +802,8 @@ class data_parallel_steps {
   std::int64_t ends_ = 0;        // number of steps that have ended
   bool some_undefined_ = false;  // whether a gradient of this step was undefined
   bool begun_ = false;
-  bool is_scaled_ = false;  // with .loss_scale: whether this step's losses were scaled
+  bool is_scaled_ = false;  // with .loss_scale: whether a loss of this step was scaled
+  bool scaling_ = false;    // with .loss_scale: whether backward(loss) runs
   bool quiet_ = false;
   bool is_counted_ = false;       // with .static_graph: whether the first step has been recorded
   detail::gradient_hooks hooks_;  // last, so that hooks are removed before the members that they use
@@ -781,12 +844,17 @@ data_parallel_steps<Element, Comm, Exchange>::~data_parallel_steps() {
 
 template <class Element, class Comm, class Exchange>
 void data_parallel_steps<Element, Comm, Exchange>::backward(torch::Tensor const& loss) {
-  if (scale_) {
-    is_scaled_ = true;
-    (loss * scale_->scale()).backward();
-  } else {
-    loss.backward();
+  if (!scale_) return loss.backward();
+  struct until_the_end {
+    bool& flag;
+    ~until_the_end() { flag = false; }
+  };
+  if (!is_scaled_) {
+    for (auto const& each : trained_) expect_cleared(each);
   }
+  is_scaled_ = scaling_ = true;
+  until_the_end const ends{scaling_};
+  (loss * scale_->scale()).backward();
 }
 
 template <class Element, class Comm, class Exchange>
@@ -853,7 +921,8 @@ void data_parallel_steps<Element, Comm, Exchange>::complete() {
         "trireme::interop::data_parallel: finish() without a backward() since the last one; a rank without a batch "
         "calls join()");
   }
-  if (adds_up()) expect_scaled();
+  expect_scaled(is_scaled_);
+  for (auto const& each : trained_) expect_untouched(each);
   std::size_t missing = 0;
   std::string first;
   for (std::size_t index = trained_.size(); index-- > 0;) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a54c7140d2cec43821cfd0963ece46a86bea7b7089079d8c588a4841be1f633f
+// SHA-256 of the sources: a8b210dd4433115b2505f6d44660c95991bfd7296ac89c6252c7650069d9d06b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -314,6 +314,9 @@ class gradient_hooks {
     each = hooked(parameter, index);
     return true;
   }
+  /// Whether the parameter's accumulator has no other hook, such as that of a second data_parallel. If it has, the
+  /// other one may change .grad() while gradients of this one are still expected.
+  [[nodiscard]] bool are_alone(std::size_t index) const { return held_[index].accumulator->post_hooks().size() == 1; }
 
  private:
   struct hook final : torch::autograd::FunctionPostHook {
@@ -388,6 +391,7 @@ class shared_tensors {
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    expect_dense();
     if constexpr (!std::is_same_v<Space, host>) {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
@@ -406,6 +410,7 @@ class shared_tensors {
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    expect_dense();
     if constexpr (!std::is_same_v<Space, host>) {
       for (auto const& each : all_) mean(each.tensor, world, root);
       return;
@@ -435,6 +440,15 @@ class shared_tensors {
     std::size_t sum = 0;
     for (auto const& each : all_) sum += each.tensor.nbytes();
     return sum;
+  }
+  // A buffer may get other memory, as by set_data().
+  void expect_dense() const {
+    for (auto const& each : all_) {
+      if (each.tensor.is_non_overlapping_and_dense()) continue;
+      throw config_error(text("trireme::interop: buffer \"", each.name,
+                              "\" has become a tensor that is not dense, such as a slice of another one; give it "
+                              "memory of its own by clone()"));
+    }
   }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sequential.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: dcafb362b5b4e61f6c45277ff7f5ef97e2922496fffde08c3872e090591ed229
+// SHA-256 of the sources: 131d2773515584d2b66e0bc81e270952f38ae03af190f042d7183fbabc83e0c5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -315,6 +315,9 @@ class gradient_hooks {
     each = hooked(parameter, index);
     return true;
   }
+  /// Whether the parameter's accumulator has no other hook, such as that of a second data_parallel. If it has, the
+  /// other one may change .grad() while gradients of this one are still expected.
+  [[nodiscard]] bool are_alone(std::size_t index) const { return held_[index].accumulator->post_hooks().size() == 1; }
 
  private:
   struct hook final : torch::autograd::FunctionPostHook {
@@ -389,6 +392,7 @@ class shared_tensors {
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    expect_dense();
     if constexpr (!std::is_same_v<Space, host>) {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
@@ -407,6 +411,7 @@ class shared_tensors {
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    expect_dense();
     if constexpr (!std::is_same_v<Space, host>) {
       for (auto const& each : all_) mean(each.tensor, world, root);
       return;
@@ -436,6 +441,15 @@ class shared_tensors {
     std::size_t sum = 0;
     for (auto const& each : all_) sum += each.tensor.nbytes();
     return sum;
+  }
+  // A buffer may get other memory, as by set_data().
+  void expect_dense() const {
+    for (auto const& each : all_) {
+      if (each.tensor.is_non_overlapping_and_dense()) continue;
+      throw config_error(text("trireme::interop: buffer \"", each.name,
+                              "\" has become a tensor that is not dense, such as a slice of another one; give it "
+                              "memory of its own by clone()"));
+    }
   }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {

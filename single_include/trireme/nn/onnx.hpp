@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a55a0498f2c3e72c6e074d59a1d230c3c1164afd4d05469c07f7b1aa93c9d661
+// SHA-256 of the sources: 572a1117b635ab2696ff13882df430117dd6541d3715123f16db4f9f07647d63
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,11 +7,19 @@
 #include "trireme/formats/onnx.hpp"
 #include "trireme/nn/bert.hpp"
 #include "trireme/nn/bert_files.hpp"
+#include "trireme/nn/convnet.hpp"
+#include "trireme/nn/deepseek.hpp"
+#include "trireme/nn/deepseek_files.hpp"
+#include "trireme/nn/onnx_dialect.hpp"
+#include "trireme/nn/onnx_images.hpp"
 #include "trireme/nn/onnx_layers.hpp"
 #include "trireme/nn/pretrained.hpp"
+#include "trireme/nn/vit.hpp"
 
 // ---- trireme/nn/onnx.hpp
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 /// Models as graphs of ONNX (formats/onnx.hpp), for onnxruntime and its like, with the names of inputs and outputs that
@@ -20,22 +28,39 @@ namespace trireme::nn {
 
 struct onnx_options {
   bool past = true;  ///< of a decoder: takes past_key_values.N.key and .value, gives present.N.key and .value
+  onnx_dialect dialect = onnx_dialect::portable;
   std::uint64_t most_inline = std::uint64_t{1} << 30;  ///< bytes of weights beyond which they are a file of their own
 };
 
-/// The graph of a model: opset 18, standard operators only. Its weights have the names and the order of numbers of the
-/// model's parameters.
+/// The graph of a model. Its weights have the names and the order of numbers of the model's parameters.
 ///
-/// A decoder (GPT, LLaMA) takes `input_ids`, `attention_mask` and with a past `position_ids` and the keys and values of
-/// earlier positions, of which there may be none; it gives `logits` of all positions. A position behind the last one of
-/// the model's context is an error of the runtime.
+/// A decoder (GPT, LLaMA, DeepSeek) takes `input_ids`, `attention_mask` and with a past `position_ids` and the keys and
+/// values of earlier positions, of which there may be none; it gives `logits` of all positions. A position behind the
+/// last one of the model's context is an error of the runtime. DeepSeek's keys and values are those of each head, of
+/// different widths; its modules for multi-token prediction are left out.
 /// BERT takes `input_ids`, `attention_mask` and `token_type_ids`, and gives `logits`: of words, or with classes of
 /// classes.
+/// Models of images take `pixel_values` (batch, channels, height, width), and give `logits` of classes.
 ///
-/// Errors   config_error for a GPT with experts.
+/// With onnx_dialect::ort LLaMA takes no `position_ids`: positions are those of the tensor, padding is hidden.
+/// Errors   config_error with onnx_dialect::ort for heads whose width is not a multiple of 8, or of 16 with rotary
+///          positions.
 [[nodiscard]] formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(llama const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(deepseek const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(bert const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(vit const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(convnet const& model, onnx_options const& options = {});
+[[nodiscard]] formats::onnx::graph in_onnx(synchronised_convnet const& model, onnx_options const& options = {});
+
+/// Gives numbers of a weight, from element `first` on, in its order.
+using onnx_numbers =
+    std::function<void(formats::onnx::weight const& which, std::int64_t first, std::span<float> numbers)>;
+
+/// Writes a graph and its weights, which are asked for in pieces, in their order. train/onnx.hpp does it for a trainer.
+/// @returns the bytes of the files.
+std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& numbers, std::string const& path,
+                         onnx_options const& options = {}, formats::file_system& files = formats::real_files());
 
 /// Writes the model that lies in a directory of Hugging Face's files as ONNX, in F32. The file, or both where weights
 /// lie in PATH.data, appear whole or not at all.
@@ -47,6 +72,16 @@ struct onnx_options {
 std::uint64_t write_onnx(std::string const& directory, std::string const& path, onnx_options const& options = {},
                          formats::file_system& files = formats::real_files());
 
+/// The same as a directory that runtimes take as it is: `model.onnx`, beside it config.json and the tokenizer's files,
+/// and for a decoder `generation_config.json` and `genai_config.json`, which onnxruntime-genai begins with. The last is
+/// left out where that has no such models: without a past, and for keys and values of different widths.
+///
+/// Errors   as write_onnx(). Each file appears whole or not at all, the model first.
+/// @returns the bytes of the model's files.
+std::uint64_t write_onnx_directory(std::string const& directory, std::string const& to,
+                                   onnx_options const& options = {},
+                                   formats::file_system& files = formats::real_files());
+
 }  // namespace trireme::nn
 
 #ifndef TRIREME_NN_ONNX_IPP_INCLUDED
@@ -54,6 +89,8 @@ std::uint64_t write_onnx(std::string const& directory, std::string const& path, 
 
 // ---- trireme/nn/onnx.ipp
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -62,9 +99,10 @@ namespace trireme::nn {
 namespace detail {
 
 template <class Model>
-formats::onnx::graph graph_of_words(Model const& model, char const* name, bool past, bool rows = true) {
+formats::onnx::graph graph_of_words(Model const& model, char const* name, onnx_options const& options,
+                                    bool rows = true) {
   model.validate();
-  onnx_walk at(past);
+  onnx_walk at(options.past, options.dialect);
   at.graph.name = name;
   at.context = model.context;
   at.tokens();
@@ -77,51 +115,207 @@ formats::onnx::graph graph_of_words(Model const& model, char const* name, bool p
   return std::move(at.graph);
 }
 
+template <class Model>
+formats::onnx::graph graph_of_images(Model const& model, char const* name, onnx_options const& options) {
+  model.validate();
+  onnx_walk at(false, options.dialect);
+  at.graph.name = name;
+  at.image = model.images;
+  at.planes = true;
+  auto const logits = onnx_nodes_of_units(at, model);
+  at.finish(logits, {"logits", formats::onnx::element::f32, {std::string("batch_size"), model.classes}});
+  return std::move(at.graph);
+}
+
 /// Writes a model whose description is read.
 template <class Model>
 std::uint64_t write_onnx_of(Model const& model, std::string const& directory, std::string const& path,
                             onnx_options const& options, formats::file_system& files) {
-  auto const graph = in_onnx(model, options);
   pretrained_reader const from(model.in_files(), directory, files);
+  auto const numbers = [&](formats::onnx::weight const& which, std::int64_t first, std::span<float> to) {
+    from.read({which.name, which.extents}, first, to);
+  };
+  return write_onnx(in_onnx(model, options), numbers, path, options, files);
+}
+
+/// What onnxruntime-genai is to know of a decoder.
+struct genai_sizes {
+  std::int64_t heads = 0, key_heads = 0, head_width = 0;
+  std::int64_t value_width = 0;  ///< the same, or it cannot run the model
+};
+[[nodiscard]] inline genai_sizes genai_sizes_of(gpt const& model) {
+  return {model.heads, model.heads, model.channels / model.heads, model.channels / model.heads};
+}
+[[nodiscard]] inline genai_sizes genai_sizes_of(llama const& model) {
+  return {model.heads, model.keys(), model.width(), model.width()};
+}
+[[nodiscard]] inline genai_sizes genai_sizes_of(deepseek const& model) {
+  return {model.heads, model.heads, model.plain + model.rotary_width, model.values};
+}
+
+/// @param positions  whether the graph takes them.
+/// @param known      the numbers of special tokens that the model's files name.
+template <class Model>
+[[nodiscard]] formats::json::value genai_config(Model const& model, std::string const& type, bool positions,
+                                                std::vector<formats::json::member> const& known) {
+  namespace json = formats::json;
+  auto const sizes = genai_sizes_of(model);
+  auto inputs = json::value::make({{"input_ids", "input_ids"},
+                                   {"attention_mask", "attention_mask"},
+                                   {"past_key_names", "past_key_values.%d.key"},
+                                   {"past_value_names", "past_key_values.%d.value"}});
+  if (positions) inputs.set("position_ids", "position_ids");
+  auto const outputs = json::value::make(
+      {{"logits", "logits"}, {"present_key_names", "present.%d.key"}, {"present_value_names", "present.%d.value"}});
+  auto const session =
+      json::value::make({{"log_id", "onnxruntime-genai"}, {"provider_options", json::value(json::array{})}});
+  auto const decoder = json::value::make({{"session_options", session},
+                                          {"filename", "model.onnx"},
+                                          {"head_size", sizes.head_width},
+                                          {"hidden_size", model.channels},
+                                          {"inputs", inputs},
+                                          {"outputs", outputs},
+                                          {"num_attention_heads", sizes.heads},
+                                          {"num_hidden_layers", model.layers},
+                                          {"num_key_value_heads", sizes.key_heads}});
+  bool const own = type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3";
+  auto of_model = json::value::make({{"type", own ? type : "decoder"},
+                                     {"context_length", model.context},
+                                     {"vocab_size", model.vocabulary},
+                                     {"decoder", decoder}});
+  for (auto const& each : known) of_model.set(each.key, each.content);
+  auto const search = json::value::make({{"do_sample", false},
+                                         {"early_stopping", true},
+                                         {"max_length", model.context},
+                                         {"min_length", 0},
+                                         {"num_beams", 1},
+                                         {"num_return_sequences", 1},
+                                         {"past_present_share_buffer", false},
+                                         {"repetition_penalty", 1.0},
+                                         {"temperature", 1.0},
+                                         {"top_k", 1},
+                                         {"top_p", 1.0}});
+  return json::value::make({{"model", of_model}, {"search", search}});
+}
+
+/// The numbers of special tokens by generation_config.json, or else config.json; for padding those of the end.
+[[nodiscard]] TRIREME_BODY std::vector<formats::json::member> special_tokens(
+    std::vector<formats::model_file> const& files) {
+  std::vector<formats::json::member> out;
+  for (auto const* const key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    for (auto const name : {generation_config_file, formats::config_file}) {
+      auto const* const file = formats::find(files, name);
+      if (file == nullptr) continue;
+      auto const said = formats::json::parse(file->content, name);
+      auto const* const found = said.find(key);
+      if (found == nullptr || found->is_null() || (!found->is_array() && found->as_int64() < 0)) continue;
+      out.push_back({key, *found});
+      break;
+    }
+  }
+  auto const ends = end_tokens(files);
+  bool const padded = !out.empty() && out.back().key == "pad_token_id";
+  if (!padded && !ends.empty()) out.push_back({"pad_token_id", ends.front()});
+  return out;
+}
+
+/// Calls f(description, type) with the description of the model that lies in a directory.
+template <class F>
+std::uint64_t with_onnx_model(std::string const& directory, formats::file_system& files, F&& f) {
+  auto const type = model_type_in(directory, files);
+  if (type.starts_with("gpt")) return f(read_description<gpt>(directory, files), type);
+  if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3")
+    return f(read_description<llama>(directory, files), type);
+  if (type == "deepseek_v3") return f(read_description<deepseek>(directory, files), type);
+  if (type == "bert") return f(read_description<bert>(directory, files), type);
+  throw format_error(text(directory, "/", formats::config_file), 0,
+                     text("a model of type \"", type.substr(0, 80),
+                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3 and bert are"));
+}
+
+}  // namespace detail
+
+TRIREME_BODY formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options) {
+  return detail::graph_of_words(model, "gpt2", options);
+}
+TRIREME_BODY formats::onnx::graph in_onnx(llama const& model, onnx_options const& options) {
+  return detail::graph_of_words(model, "llama", options);
+}
+TRIREME_BODY formats::onnx::graph in_onnx(deepseek const& model, onnx_options const& options) {
+  return detail::graph_of_words(model, "deepseek_v3", options);
+}
+TRIREME_BODY formats::onnx::graph in_onnx(bert const& model, onnx_options const& options) {
+  return detail::graph_of_words(model, "bert", {.past = false, .dialect = options.dialect}, model.classes == 0);
+}
+TRIREME_BODY formats::onnx::graph in_onnx(vit const& model, onnx_options const& options) {
+  return detail::graph_of_images(model, "vit", options);
+}
+TRIREME_BODY formats::onnx::graph in_onnx(convnet const& model, onnx_options const& options) {
+  return detail::graph_of_images(model, "convnet", options);
+}
+TRIREME_BODY formats::onnx::graph in_onnx(synchronised_convnet const& model, onnx_options const& options) {
+  return detail::graph_of_images(model, "convnet", options);
+}
+
+TRIREME_BODY std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& numbers,
+                                      std::string const& path, onnx_options const& options,
+                                      formats::file_system& files) {
   formats::onnx::writer to(path, graph, {.most_inline = options.most_inline}, files);
-  std::vector<float> numbers;
+  std::vector<float> some;
   for (auto const& each : graph.weights) {
     constexpr std::int64_t most = std::int64_t{1} << 16;
-    parameter_info const whole{each.name, each.extents};
     for (std::int64_t first = 0; first < each.extents.size(); first += most) {
-      numbers.resize(static_cast<std::size_t>(std::min(most, each.extents.size() - first)));
-      from.read(whole, first, std::span(numbers));
-      to.write(numbers);
+      some.resize(static_cast<std::size_t>(std::min(most, each.extents.size() - first)));
+      numbers(each, first, std::span(some));
+      to.write(some);
     }
   }
   to.finish();
   return to.file_bytes();
 }
 
-}  // namespace detail
-
-TRIREME_BODY formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options) {
-  return detail::graph_of_words(model, "gpt2", options.past);
-}
-TRIREME_BODY formats::onnx::graph in_onnx(llama const& model, onnx_options const& options) {
-  return detail::graph_of_words(model, "llama", options.past);
-}
-TRIREME_BODY formats::onnx::graph in_onnx(bert const& model, onnx_options const&) {
-  return detail::graph_of_words(model, "bert", false, model.classes == 0);
-}
-
 TRIREME_BODY std::uint64_t write_onnx(std::string const& directory, std::string const& path,
                                       onnx_options const& options, formats::file_system& files) {
-  auto const type = model_type_in(directory, files);
-  if (type.starts_with("gpt"))
-    return detail::write_onnx_of(read_description<gpt>(directory, files), directory, path, options, files);
-  if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3")
-    return detail::write_onnx_of(read_description<llama>(directory, files), directory, path, options, files);
-  if (type == "bert")
-    return detail::write_onnx_of(read_description<bert>(directory, files), directory, path, options, files);
-  throw format_error(text(directory, "/", formats::config_file), 0,
-                     text("a model of type \"", type.substr(0, 80),
-                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3 and bert are"));
+  return detail::with_onnx_model(directory, files, [&](auto const& model, std::string const&) {
+    return detail::write_onnx_of(model, directory, path, options, files);
+  });
+}
+
+TRIREME_BODY std::uint64_t write_onnx_directory(std::string const& directory, std::string const& to,
+                                                onnx_options const& options, formats::file_system& files) {
+  return detail::with_onnx_model(directory, files, [&](auto const& model, std::string const& type) {
+    auto const known = formats::read_model_files(directory, files);
+    formats::make_directories(to, files);
+    auto const bytes = detail::write_onnx_of(model, directory, text(to, "/model.onnx"), options, files);
+    formats::directory const in(to, files);
+    formats::file_set beside;
+    auto const add = [&](std::string_view name, formats::json::value const& content) {
+      beside.add(in, std::string(name), to_string(content, 2) + "\n");
+    };
+    for (auto const& each : known) {
+      if (each.name == formats::config_file || matches_any(formats::tokenizer_file_names, each.name))
+        formats::add_model_file(beside, in, each);
+    }
+    if constexpr (requires { detail::genai_sizes_of(model); }) {
+      auto const tokens = detail::special_tokens(known);
+      if (auto const* const said = formats::find(known, generation_config_file)) {
+        formats::add_model_file(beside, in, *said);
+      } else {
+        auto made = formats::json::value::make({{"_from_model_config", true}});
+        for (auto const& each : tokens) made.set(each.key, each.content);
+        add(generation_config_file, made);
+      }
+      auto const sizes = detail::genai_sizes_of(model);
+      if (options.past && sizes.head_width == sizes.value_width) {
+        auto const graph = in_onnx(model, options);
+        bool const positions = std::any_of(graph.inputs.begin(), graph.inputs.end(),
+                                           [](auto const& each) { return each.name == "position_ids"; });
+        add("genai_config.json", detail::genai_config(model, type, positions, tokens));
+      }
+    }
+    beside.appear();
+    return bytes;
+  });
 }
 
 }  // namespace trireme::nn

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/observe/progress.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b135c352ae31d8c349273241994c7f499195c2838216723b51d46228901a8722
+// SHA-256 of the sources: 2368d2b49640544737a92d63f30ede336c1503433c57ce3e6930c7b8ea1f55ca
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,6 +29,7 @@ struct progress_state {
   double elapsed_seconds = 0;    ///< of this process
   std::int64_t first_step = 0;   ///< first step of this process: that of its checkpoint
   double seconds_per_step = 0;   ///< of recent steps; 0: elapsed time over the steps since first_step
+  double waiting_share = -1;     ///< of the time, in which steps wait for data; negative: leaves it out
 };
 
 namespace detail {
@@ -106,10 +107,12 @@ class step_pace {
   mark first_, since_, next_, last_;
 };
 
-/// "loss 3.1415  12.3k tokens/s  0:10 < 1:30": time used, and time left if it is known.
+/// "loss 3.1415  12.3k tokens/s  data 3%  0:10 < 1:30": the share of time that steps wait for data, the time used, and
+/// the time left if it is known.
 [[nodiscard]] inline std::string format_figures(progress_state const& at) {
   auto out = text("loss ", detail::fixed(at.loss, 4));
   if (at.tokens_per_second > 0) out += text("  ", format_rate(at.tokens_per_second), " tokens/s");
+  if (at.waiting_share >= 0) out += text("  data ", detail::fixed(100 * at.waiting_share, 0), "%");
   out += text("  ", format_duration(at.elapsed_seconds));
   if (at.steps > 0) out += text(" < ", format_duration(seconds_left(at)));
   return out;

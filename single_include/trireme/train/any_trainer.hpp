@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1b0da7c38e11c0b28769033f0676bf83bda81d66ffcb0dcd1d11b7e95e52ac61
+// SHA-256 of the sources: df32c1bb1ac3ea748bc05460e14ab1cdd2d773284da4b350898787f467883dc6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,7 +32,9 @@ class any_trainer {
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
   [[nodiscard]] virtual tensor<float> predict_more(samples const& batch) = 0;
   virtual void forget() noexcept = 0;
+  [[nodiscard]] virtual tensor<float> predict_rows(samples const& batch, paged_rows const& rows) = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
+  virtual void on_read_problem(std::function<void(data::read_problem const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
   virtual void save(std::string const& directory, checkpoint::patience const& patience = {},
@@ -91,7 +93,19 @@ class typed_trainer : public any_trainer {
   void forget() noexcept override {
     if constexpr (Trainer::staged) trainer_.forget();
   }
+  tensor<float> predict_rows([[maybe_unused]] samples const& batch, [[maybe_unused]] paged_rows const& rows) override {
+    if constexpr (Trainer::staged) {
+      return trainer_.predict_rows(batch, rows);
+    } else {
+      throw config_error(
+          "trireme::any_trainer: predict_rows() needs a model made of units, which keeps the earlier positions; "
+          "call predict()");
+    }
+  }
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
+  void on_read_problem(std::function<void(data::read_problem const&)> f) override {
+    trainer_.on_read_problem(std::move(f));
+  }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }
   void save(std::string const& directory, checkpoint::patience const& patience,

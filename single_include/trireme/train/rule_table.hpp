@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/rule_table.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ff1bd710de59edc79f6f26b98be83abb96e07c9d8639a07e534a64e6afe71c51
+// SHA-256 of the sources: 631a492744b107cd50bcac536b1df2e5d36e2218ccf0d35b9edf0dc9ef8fc89a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +26,9 @@ constexpr std::array<compatibility_rule, sizeof...(Rules)> table(rule_list<Rules
 }  // namespace detail::rules
 
 /// All rules of this library on combinations, for documentation and tools. A trainer checks those of its own axes; an
-/// axis of your own adds its rules.
-inline constexpr auto compatibility_rules = detail::rules::table(detail::rules::of_mesh_t<detail::rules::axes>{});
+/// axis of your own adds its rules. The last one is fit()'s.
+inline constexpr auto compatibility_rules =
+    detail::rules::table(detail::rules::all_of<detail::rules::of_mesh_t<detail::rules::axes>,
+                                               rule_list<detail::rules::shares_need_replicas>>::type{});
 
 }  // namespace trireme
