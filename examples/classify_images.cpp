@@ -1,17 +1,25 @@
 // classify_images [FOLDER] [EPOCHS] [RANKS]
+// classify_images --data FOLDER [EPOCHS] [RANKS] [--size PIXELS]
 //
 // Trains a ResNet-20 on images in the files of MNIST or Fashion-MNIST (train-images-idx3-ubyte and the other three,
 // uncompressed) in FOLDER, for EPOCHS passes over them (10) on RANKS threads (2). After each pass it prints the loss
 // and the share of test images classified correctly. If FOLDER is missing or -, the program writes small test pictures
 // of three kinds, with noise in a fifth of the pixels, to the working directory, and trains a smaller network on them.
 //
+// With --data the images are PNG and JPEG files, in a folder for each class, resized to squares of PIXELS (64). They
+// are flipped and cut at random. FOLDER/train and FOLDER/val hold those to train on and to test with; without folders
+// of these names a tenth of the images in FOLDER are held out. With --data - the program writes its pictures as PNG
+// files.
+//
 // test: - 3 2
+// test: --data - 4 2
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,6 +30,10 @@
 #include "trireme/formats/idx.hpp"
 #include "trireme/nn/convnet.hpp"
 #include "trireme/trireme.hpp"
+
+#ifdef CLASSIFY_IMAGES_PICTURES
+#include "picture_folder.hpp"
+#endif
 
 using namespace trireme;
 namespace idx = formats::idx;
@@ -47,10 +59,11 @@ pictures read(std::string const& images, std::string const& labels) {
   return out;
 }
 
-/// Writes squares, rings and crosses of many sizes at many positions.
-void write_pictures(std::string const& images, std::string const& labels, std::int64_t count, std::uint64_t seed) {
-  constexpr std::int64_t side = 12;
-  idx::array pixels{{count, side, side}, {}}, kinds{{count}, {}};
+constexpr std::int64_t side = 12;  // of the program's own pictures
+
+/// Squares, rings and crosses of many sizes at many positions.
+void draw_pictures(std::int64_t count, std::uint64_t seed, idx::array& pixels, idx::array& kinds) {
+  pixels = {{count, side, side}, {}}, kinds = {{count}, {}};
   for (std::int64_t n = 0; n < count; ++n) {
     auto const draw = [&](std::uint32_t what, std::uint64_t i) {
       return random_block({seed, static_cast<std::uint64_t>(n)}, what, i, 0)[0];
@@ -71,6 +84,10 @@ void write_pictures(std::string const& images, std::string const& labels, std::i
       pixels.values.push_back(lit ? 255 : 0);
     }
   }
+}
+void write_pictures(std::string const& images, std::string const& labels, std::int64_t count, std::uint64_t seed) {
+  idx::array pixels, kinds;
+  draw_pictures(count, seed, pixels, kinds);
   idx::write(images, pixels);
   idx::write(labels, kinds);
 }
@@ -82,23 +99,10 @@ int number(char const* text, int least) {
   return value;
 }
 
-int train(std::string folder, int epochs, int ranks) {
-  bool const own = folder == "-";
-  if (own) {
-    folder = ".";
-    write_pictures("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 1536, 1);
-    write_pictures("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 512, 2);
-  }
-  auto const known = read(folder + "/train-images-idx3-ubyte", folder + "/train-labels-idx1-ubyte");
-  auto const unseen = read(folder + "/t10k-images-idx3-ubyte", folder + "/t10k-labels-idx1-ubyte");
-  auto const& size = known.images.extents();
-  nn::convnet const model{.images = {size[1], size[2], 1},
-                          .classes = 1 + *std::max_element(known.classes.span().begin(), known.classes.span().end()),
-                          .blocks = own ? 1 : 3,
-                          .channels = own ? 8 : 16};
-  std::int64_t const batch = own ? 64 : 128, each = known.count() / batch;
-  data::in_memory const data(known.images.view(), known.classes.view()),
-      test(unseen.images.view(), unseen.classes.view());
+/// @returns the share of test images that are classified correctly.
+double train(nn::convnet const& model, data::any_dataset const& data, data::any_dataset const& test, std::int64_t batch,
+             int epochs, int ranks) {
+  auto const each = data.size() / batch;
   double last = 0;
   trireme::launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto trainer =
@@ -116,18 +120,89 @@ int train(std::string folder, int epochs, int ranks) {
       std::fflush(stdout);
     }
   });
-  return !own || last > 0.8 ? 0 : 1;
+  return last;
+}
+
+/// On images in the files of MNIST.
+int train_on_files(std::string folder, int epochs, int ranks) {
+  bool const own = folder == "-";
+  if (own) {
+    folder = ".";
+    write_pictures("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 1536, 1);
+    write_pictures("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 512, 2);
+  }
+  auto const known = read(folder + "/train-images-idx3-ubyte", folder + "/train-labels-idx1-ubyte");
+  auto const unseen = read(folder + "/t10k-images-idx3-ubyte", folder + "/t10k-labels-idx1-ubyte");
+  auto const& size = known.images.extents();
+  nn::convnet const model{.images = {size[1], size[2], 1},
+                          .classes = 1 + *std::max_element(known.classes.span().begin(), known.classes.span().end()),
+                          .blocks = own ? 1 : 3,
+                          .channels = own ? 8 : 16};
+  data::in_memory const data(known.images.view(), known.classes.view()),
+      test(unseen.images.view(), unseen.classes.view());
+  return train(model, data, test, own ? 64 : 128, epochs, ranks) > 0.8 || !own ? 0 : 1;
+}
+
+/// On PNG and JPEG files in a folder for each class.
+int train_on_folders([[maybe_unused]] std::string folder, [[maybe_unused]] std::int64_t pixels,
+                     [[maybe_unused]] int epochs, [[maybe_unused]] int ranks) {
+#ifdef CLASSIFY_IMAGES_PICTURES
+  bool const own = folder == "-";
+  if (own) {
+    folder = "pictures";
+    pixels = side;
+    idx::array drawn, kinds;
+    draw_pictures(1536, 1, drawn, kinds);
+    for (std::size_t n = 0; n < kinds.values.size(); ++n) {
+      char const* const names[] = {"square", "ring", "cross"};
+      write_png(text(folder, "/", names[kinds.values[n]], "/", n, ".png"), side,
+                std::span(drawn.values).subspan(n * side * side, side * side));
+    }
+  }
+  auto const parts = picture_parts_of(folder, pixels);
+  nn::convnet const model{
+      .images = {pixels, pixels, 3}, .classes = parts.classes, .blocks = own ? 1 : 3, .channels = own ? 8 : 16};
+  auto const changed =
+      data::augment(parts.training, data::crop{.padding = std::max<std::int64_t>(1, pixels / 8)}, data::flip{});
+  auto const batch = std::min<std::int64_t>(own ? 64 : 128, changed.size());
+  return train(model, changed, parts.held_out, batch, epochs, ranks) > 0.7 || !own ? 0 : 1;
+#else
+  fmt::print(stderr, "classify_images: --data needs libpng and libjpeg, which were not there when it was built\n");
+  return 77;
+#endif
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
   try {
-    if (count > 4) throw std::invalid_argument("too many arguments");
-    return train(count > 1 ? arguments[1] : "-", count > 2 ? number(arguments[2], 1) : 10,
-                 count > 3 ? number(arguments[3], 1) : 2);
+    std::vector<std::string> plain;
+    std::string folder;
+    int pixels = 64;
+    for (int i = 1; i < count; ++i) {
+      std::string const given = arguments[i];
+      bool const takes_value = given == "--data" || given == "--size";
+      if (takes_value && i + 1 == count) throw std::invalid_argument(given + " needs a value");
+      if (!takes_value && given.starts_with("--")) throw std::invalid_argument(given);
+      if (given == "--data") {
+        folder = arguments[++i];
+      } else if (given == "--size") {
+        pixels = number(arguments[++i], 8);
+      } else {
+        plain.push_back(given);
+      }
+    }
+    if (!folder.empty()) plain.insert(plain.begin(), folder);
+    if (plain.empty()) plain.emplace_back("-");
+    if (plain.size() > 3) throw std::invalid_argument("too many arguments");
+    auto const epochs = plain.size() > 1 ? number(plain[1].c_str(), 1) : 10;
+    auto const ranks = plain.size() > 2 ? number(plain[2].c_str(), 1) : 2;
+    return folder.empty() ? train_on_files(plain[0], epochs, ranks) : train_on_folders(folder, pixels, epochs, ranks);
   } catch (std::invalid_argument const& problem) {
-    fmt::print(stderr, "classify_images: {}\nusage: classify_images [FOLDER|-] [EPOCHS] [RANKS]\n", problem.what());
+    fmt::print(stderr,
+               "classify_images: {}\nusage: classify_images [FOLDER|-] [EPOCHS] [RANKS]\n"
+               "       classify_images --data FOLDER|- [EPOCHS] [RANKS] [--size PIXELS]\n",
+               problem.what());
     return 2;
   } catch (std::exception const& problem) {
     fmt::print(stderr, "classify_images: {}\n", problem.what());

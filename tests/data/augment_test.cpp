@@ -349,6 +349,56 @@ TEST_CASE("mixup and cutmix mix samples that went through the steps before, and 
   }
 }
 
+TEST_CASE("tokens are masked anew in each epoch, and in one way in evaluation", "[data]") {
+  struct sentences {
+    [[nodiscard]] std::int64_t size() const noexcept { return 4; }
+    [[nodiscard]] dtype input_type() const noexcept { return dtype::i32; }
+    [[nodiscard]] dtype target_type() const noexcept { return dtype::i32; }
+    [[nodiscard]] shape input_shape() const { return {1000}; }
+    [[nodiscard]] shape target_shape() const { return {1000}; }
+    void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+      for (std::size_t i = 0; i < ids.size() * 1000; ++i) {
+        static_cast<std::int32_t*>(inputs)[i] = i % 1000 == 0 ? 1 : 10 + static_cast<std::int32_t>(i % 40);
+        static_cast<std::int32_t*>(targets)[i] = 7;
+      }
+    }
+  };
+  auto const made = data::augment(sentences{}, data::mask_tokens{.mask = 3, .vocabulary = 50, .kept = {0, 1, 2}});
+  std::vector<std::int32_t> in(1000), out(1000), again(1000), before(1000);
+  std::int64_t const id = 2;
+  std::vector<std::int32_t> original(1000), unused(1000);
+  sentences{}.read(std::span(&id, 1), original.data(), unused.data());
+  int chosen = 0, masked = 0, other = 0;
+  for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
+    made.read({1, epoch, 0}, std::span(&id, 1), in.data(), out.data());
+    CHECK(in != before);
+    before = in;
+    CHECK((in[0] == 1 && out[0] == -1));
+    for (std::size_t i = 1; i < 1000; ++i) {
+      if (out[i] == -1) {
+        REQUIRE(in[i] == original[i]);
+        continue;
+      }
+      REQUIRE((out[i] == original[i] && in[i] >= 3 && in[i] < 50));
+      ++chosen;
+      masked += in[i] == 3 ? 1 : 0;
+      other += in[i] != 3 && in[i] != original[i] ? 1 : 0;
+    }
+  }
+  CHECK(chosen / 19980.0 == Approx(0.15).margin(0.01));
+  CHECK(masked / static_cast<double>(chosen) == Approx(0.8).margin(0.03));
+  CHECK(other / static_cast<double>(chosen) == Approx(0.1).margin(0.02));
+  made.read(std::span(&id, 1), in.data(), out.data());
+  made.read(std::span(&id, 1), again.data(), unused.data());
+  CHECK((in == again && out == unused && in != original));
+  auto const said = [](data::mask_tokens const& step) {
+    return sentence_of<config_error>([&] { static_cast<void>(data::augment(sentences{}, step)); });
+  };
+  CHECK(contains(said({.mask = 3, .vocabulary = 3}), "trireme::data::mask_tokens: .mask = 3 is no token below"));
+  CHECK(contains(said({.mask = 0, .vocabulary = 3, .rate = 0}), ".rate = 0"));
+  CHECK(contains(said({.mask = 0, .vocabulary = 2, .kept = {0, 1, 1}}), "all tokens are in .kept"));
+}
+
 TEST_CASE("what cannot be augmented is refused in a sentence", "[data]") {
   auto const said = [](auto const& source, auto... steps) {
     return sentence_of<config_error>([&] { static_cast<void>(data::augment(source, steps...)); });

@@ -300,6 +300,7 @@ class decoded_tar_samples {
   [[nodiscard]] dtype target_type() const noexcept { return dtype_of<target>; }
   [[nodiscard]] shape input_shape() const { return inputs_; }
   [[nodiscard]] shape target_shape() const { return targets_; }
+  [[nodiscard]] bool slow_to_read() const noexcept { return true; }  // f decodes files
   [[nodiscard]] tar_index const& index() const noexcept { return index_; }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     auto const width = static_cast<std::size_t>(inputs_.size()), height = static_cast<std::size_t>(targets_.size());
