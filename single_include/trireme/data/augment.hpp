@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/augment.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 12d2ad7ddd5e075bef264267a99c5378604eea0a857cca7506009fbf0bbfff2a
+// SHA-256 of the sources: 64ddeb5dfaf92e6d7ecaf895c2165250bf42e015a616b751c85a06c22d2a2825
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -388,6 +388,60 @@ struct cutmix {
 
 TRIREME_EXACT_END
 
+/// Masks tokens anew in each epoch, for models of masked words [Devlin et al., "BERT", 2018; Liu et al., "RoBERTa",
+/// 2019].
+///
+/// Of the tokens that are not in .kept a part of .rate is chosen: 80 % of these become .mask, 10 % another token, 10 %
+/// stay. Targets are the chosen tokens at their places, and .ignored elsewhere. In evaluation the choice depends on the
+/// sample alone, so that results can be compared.
+///
+/// Shapes   inputs and targets of the source have the same number of int32; what the targets hold is not used.
+struct mask_tokens {
+  std::int32_t mask = 0;        ///< the token [MASK]
+  std::int32_t vocabulary = 0;  ///< tokens are below this
+  double rate = 0.15;
+  std::int32_t ignored = -1;         ///< as in the loss
+  std::vector<std::int32_t> kept{};  ///< never masked, nor put in the place of others: [CLS], [SEP], [PAD]
+
+  static constexpr bool in_evaluation = true;
+  void validate(shape const& inputs, shape const& targets) const {
+    if (!(rate > 0 && rate <= 1)) {
+      throw config_error(text("trireme::data::mask_tokens: .rate = ", rate, ", but it must be above 0 and at most 1"));
+    }
+    if (mask < 0 || mask >= vocabulary) {
+      throw config_error(
+          text("trireme::data::mask_tokens: .mask = ", mask, " is no token below .vocabulary = ", vocabulary));
+    }
+    std::int64_t free = vocabulary;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      bool const again = std::find(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(i), kept[i]) !=
+                         kept.begin() + static_cast<std::ptrdiff_t>(i);
+      if (!again && kept[i] >= 0 && kept[i] < vocabulary) --free;
+    }
+    if (free < 1) throw config_error("trireme::data::mask_tokens: all tokens are in .kept, so none can be masked");
+    if (inputs.size() != targets.size()) {
+      throw config_error(text("trireme::data::mask_tokens: inputs of shape ", to_string(inputs),
+                              " and targets of shape ", to_string(targets), "; a target is needed for each token"));
+    }
+  }
+  void operator()(draws& random, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
+    auto const is_kept = [&](std::int32_t token) { return std::find(kept.begin(), kept.end(), token) != kept.end(); };
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      targets[i] = ignored;
+      if (is_kept(inputs[i]) || !random.chance(rate)) continue;
+      targets[i] = inputs[i];
+      auto const what = random.uniform();
+      if (what < 0.8) {
+        inputs[i] = mask;
+      } else if (what < 0.9) {
+        do inputs[i] = static_cast<std::int32_t>(random.below(vocabulary));
+        while (is_kept(inputs[i]));
+      }
+    }
+  }
+  friend bool operator==(mask_tokens const&, mask_tokens const&) = default;
+};
+
 namespace detail {
 
 /// A step that makes another picture, possibly of another size; also in evaluation.
@@ -427,8 +481,9 @@ concept picture_step = making_step<S> || changing_step<S> || mixing_step<S>;
 
 }  // namespace detail
 
-/// What data::augment does with a sample: crop, resize_crop, flip, colour, erase, mixup, cutmix, or a function of one's
-/// own, void(data::draws&, std::span<Input> inputs, std::span<Target> targets) const, which changes a sample in place.
+/// What data::augment does with a sample: crop, resize_crop, flip, colour, erase, mixup, cutmix, mask_tokens, or a
+/// function of one's own, void(data::draws&, std::span<Input> inputs, std::span<Target> targets) const, which changes a
+/// sample in place.
 template <class S>
 concept augmentation_step = detail::picture_step<S> || detail::own_step<S>;
 
@@ -455,6 +510,9 @@ class augmented {
   [[nodiscard]] dtype target_type() const { return source_.target_type(); }
   [[nodiscard]] shape input_shape() const { return shapes_.back(); }
   [[nodiscard]] shape target_shape() const { return source_.target_shape(); }
+  [[nodiscard]] bool slow_to_read() const {
+    return (std::is_same_v<Steps, resize_crop> || ...) || trireme::slow_to_read(source_);
+  }
   [[nodiscard]] bool sets_order() const { return detail::sets_order(source_); }
   [[nodiscard]] std::int64_t epoch_size() const requires has_sample_order<Source> { return source_.epoch_size(); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch,
@@ -499,6 +557,7 @@ class augmented {
         using signature = detail::step_signature<decltype(&Step::operator())>;
         expect(source_.input_type(), dtype_of<typename signature::input>, "inputs", "inputs");
         expect(source_.target_type(), dtype_of<typename signature::target>, "targets", "targets");
+        if constexpr (requires { step.validate(from, from); }) step.validate(from, source_.target_shape());
       }
       if constexpr (detail::mixing_step<Step>) {
         auto const type = source_.target_type();
@@ -541,6 +600,11 @@ class augmented {
     }
   }
 
+  template <class Step>
+  static constexpr bool chosen_in_evaluation = requires {
+    requires Step::in_evaluation;
+  };
+
   /// Steps [Step, End) of one sample, which is in `now` before and after.
   template <std::size_t Step, std::size_t End>
   void apply(read_place const* at, std::size_t row, std::int64_t id, bytes& now, bytes& next,
@@ -548,14 +612,14 @@ class augmented {
     if constexpr (Step < End) {
       using step_type = std::tuple_element_t<Step, std::tuple<Steps...>>;
       auto const& step = std::get<Step>(steps_);
-      auto random = at == nullptr ? draws(0, 0, 0, 0) : draws(at->seed, at->epoch, id, Step);
+      auto random = at == nullptr ? draws(0, 0, id, Step) : draws(at->seed, at->epoch, id, Step);
       auto* const values = reinterpret_cast<float*>(now.data());
       if constexpr (detail::making_step<step_type>) {
         next.resize(input_bytes(Step + 1));
         step.make(at == nullptr ? nullptr : &random, picture<float const>(Step, values),
                   picture(Step + 1, reinterpret_cast<float*>(next.data())));
         std::swap(now, next);
-      } else if (at != nullptr) {
+      } else if (at != nullptr || chosen_in_evaluation<step_type>) {
         if constexpr (detail::changing_step<step_type>) {
           step.change(random, picture(Step, values));
         } else if constexpr (detail::mixing_step<step_type>) {

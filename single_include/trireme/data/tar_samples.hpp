@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/tar_samples.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 77dcc97002b00e4a0b02571805b16ec28d7240b9d07a0f2e49f32dfb12132705
+// SHA-256 of the sources: bd8371a012176561483a57884c20fe35c78cacf15daf2f17d848c39d244f9958
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -434,6 +434,7 @@ class decoded_tar_samples {
   [[nodiscard]] dtype target_type() const noexcept { return dtype_of<target>; }
   [[nodiscard]] shape input_shape() const { return inputs_; }
   [[nodiscard]] shape target_shape() const { return targets_; }
+  [[nodiscard]] bool slow_to_read() const noexcept { return true; }  // f decodes files
   [[nodiscard]] tar_index const& index() const noexcept { return index_; }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     auto const width = static_cast<std::size_t>(inputs_.size()), height = static_cast<std::size_t>(targets_.size());

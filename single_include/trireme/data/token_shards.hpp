@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/token_shards.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b9abfe4632d0cc7bccf57c4b04cb29a86ccc4246a62e676df7d718de73394623
+// SHA-256 of the sources: ae2fbc2254618da88296b74635c189bef832d10f8d8142b2997fbf8ccc4c9639
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -447,7 +447,22 @@ class shard_sequence {
       auto const at = from.data_at + first * static_cast<std::int64_t>(sizeof(Stored));
       from.file.read(at, {reinterpret_cast<unsigned char*>(buffer.data()), count * sizeof(Stored)});
       bool bad = false;
-      for (std::size_t i = 0; i < count; ++i) {
+      std::size_t i = 0;
+      if constexpr (sizeof(Stored) <= 4) {
+        // The highest bit of a number that is negative or not below the limit. Blocks of a fixed length become vectors.
+        constexpr std::size_t block = 64;
+        auto const last = static_cast<std::uint32_t>(limit - 1);
+        for (; i + block <= count; i += block) {
+          std::uint32_t bits = 0;
+          for (std::size_t j = i; j < i + block; ++j) {
+            auto const number = static_cast<std::uint32_t>(buffer[j]);
+            bits |= number | (last - number);
+            to[j] = static_cast<std::int32_t>(number);
+          }
+          bad |= bits >> 31 != 0;
+        }
+      }
+      for (; i < count; ++i) {
         bad |= static_cast<std::uint64_t>(static_cast<std::int64_t>(buffer[i])) >= limit;
         to[i] = static_cast<std::int32_t>(buffer[i]);
       }
