@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 072222c6b16c9a9c3e455ec63b4d5c41eff1ca3293be039dded757942c36c240
+// SHA-256 of the sources: 5130f85594b111ac0c0b13bf58de649a419a085cfe36143ef380873b3b1fd0b0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11901,12 +11901,12 @@ class read_ahead {
  protected:
   struct settings {
     char const* who;  // in errors
-    std::size_t slots = 1;
+    std::size_t batches = 1;
     std::int64_t workers = 1;  // 0: the caller reads
     std::int64_t bad_samples = 0;
     bool one_by_one = false;  // a chunk is one sample, else a worker's share of the batch
   };
-  explicit read_ahead(settings const& how) : how_(how), slots_(how.slots) {}
+  explicit read_ahead(settings const& how) : how_(how), slots_(how.batches) {}
   virtual ~read_ahead() = default;
 
   /// Prepares a slot for the next batch. @returns its samples on this rank; -1: there are no more batches.
@@ -12322,10 +12322,10 @@ class evaluation_batches : private detail::read_ahead {
         data_(&data),
         batch_(std::min(batch, data.size())),
         mine_(part_of(data, batch, rank, size)) {
-    auto const slots = settings_of(data, mine_, size, how).slots;
-    first_.resize(slots);
-    buffers_.reserve(slots);
-    for (std::size_t i = 0; i < slots; ++i) buffers_.emplace_back(data, batch_, 0);
+    auto const count = settings_of(data, mine_, size, how).batches;
+    first_.resize(count);
+    buffers_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) buffers_.emplace_back(data, batch_, 0);
   }
   evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1,
                      evaluation_reading how = {}) = delete;  // would dangle
@@ -12386,7 +12386,7 @@ class evaluation_batches : private detail::read_ahead {
     auto const ahead = std::clamp<std::int64_t>(mine.count - 1, 0, how.prefetch);
     bool const here = how.prefetch == 0 || mine.count == 0 || (ahead == 0 && workers == 1);
     return {.who = who,
-            .slots = static_cast<std::size_t>(here ? 0 : ahead) + 1,
+            .batches = static_cast<std::size_t>(here ? 0 : ahead) + 1,
             .workers = here ? 0 : workers,
             .bad_samples = 0,
             .one_by_one = slow};
@@ -12772,7 +12772,7 @@ class loader : private detail::read_ahead {
  public:
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
       : read_ahead({.who = who,
-                    .slots = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
+                    .batches = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
                     .workers = options.prefetch <= 0 ? 0
                                : options.workers > 0 ? options.workers
                                                      : detail::usual_workers(slow_to_read(data), size),

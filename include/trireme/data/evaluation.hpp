@@ -44,10 +44,10 @@ class evaluation_batches : private detail::read_ahead {
         data_(&data),
         batch_(std::min(batch, data.size())),
         mine_(part_of(data, batch, rank, size)) {
-    auto const slots = settings_of(data, mine_, size, how).slots;
-    first_.resize(slots);
-    buffers_.reserve(slots);
-    for (std::size_t i = 0; i < slots; ++i) buffers_.emplace_back(data, batch_, 0);
+    auto const count = settings_of(data, mine_, size, how).batches;
+    first_.resize(count);
+    buffers_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) buffers_.emplace_back(data, batch_, 0);
   }
   evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1,
                      evaluation_reading how = {}) = delete;  // would dangle
@@ -108,7 +108,7 @@ class evaluation_batches : private detail::read_ahead {
     auto const ahead = std::clamp<std::int64_t>(mine.count - 1, 0, how.prefetch);
     bool const here = how.prefetch == 0 || mine.count == 0 || (ahead == 0 && workers == 1);
     return {.who = who,
-            .slots = static_cast<std::size_t>(here ? 0 : ahead) + 1,
+            .batches = static_cast<std::size_t>(here ? 0 : ahead) + 1,
             .workers = here ? 0 : workers,
             .bad_samples = 0,
             .one_by_one = slow};

@@ -75,7 +75,7 @@ class loader : private detail::read_ahead {
  public:
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
       : read_ahead({.who = who,
-                    .slots = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
+                    .batches = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
                     .workers = options.prefetch <= 0 ? 0
                                : options.workers > 0 ? options.workers
                                                      : detail::usual_workers(slow_to_read(data), size),

@@ -84,12 +84,12 @@ class read_ahead {
  protected:
   struct settings {
     char const* who;  // in errors
-    std::size_t slots = 1;
+    std::size_t batches = 1;
     std::int64_t workers = 1;  // 0: the caller reads
     std::int64_t bad_samples = 0;
     bool one_by_one = false;  // a chunk is one sample, else a worker's share of the batch
   };
-  explicit read_ahead(settings const& how) : how_(how), slots_(how.slots) {}
+  explicit read_ahead(settings const& how) : how_(how), slots_(how.batches) {}
   virtual ~read_ahead() = default;
 
   /// Prepares a slot for the next batch. @returns its samples on this rank; -1: there are no more batches.
