@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5130f85594b111ac0c0b13bf58de649a419a085cfe36143ef380873b3b1fd0b0
+// SHA-256 of the sources: 2305e1ccbead2d928a506be4cf6b7b24895129cef69992f0b630cdc793591ed2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -46850,6 +46850,8 @@ struct refused {
   void broadcast() {}
   void synchronise_buffers(auto&&...) {}
   void on_step(auto&&) {}
+  void on_read_problem(auto&&) {}
+  std::vector<std::int64_t> shares() const { return {}; }
   void request_stop() noexcept {}
   void record(auto&&) {}
   template <class... Files>

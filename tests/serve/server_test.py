@@ -357,7 +357,11 @@ try:
                        headers=headers | {"Content-Type": "application/json"})
     expect(server.ask("/health", headers={})[0] == 200, "health")
     server.refuses(413, "larger than 2000 bytes", "/v1/completions", {"prompt": "a" * 3000})
-    server.refuses(413, "larger than 2000 bytes", "/v1/completions", {"prompt": "a" * 1000000})
+    try:
+        server.refuses(413, "larger than 2000 bytes", "/v1/completions", {"prompt": "a" * 1000000})
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the server has answered and closed before all of it was sent
+    expect(server.ask("/health", headers={})[0] == 200, "health after a body that is too large")
 
     if os.path.exists("chat/tokenizer.json"):
         text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"

@@ -37,6 +37,8 @@ struct refused {
   void broadcast() {}
   void synchronise_buffers(auto&&...) {}
   void on_step(auto&&) {}
+  void on_read_problem(auto&&) {}
+  std::vector<std::int64_t> shares() const { return {}; }
   void request_stop() noexcept {}
   void record(auto&&) {}
   template <class... Files>
