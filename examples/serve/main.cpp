@@ -1,25 +1,4 @@
-// serve DIR [--port P] [--host H] [--api-key-file F] [--name NAME] [--tokenizer FILE] [--chat-template T]
-//       [--max-tokens N] [--max-body BYTES] [--max-streams N] [--queue N] [--running N] [--positions N]
-//       [--pass-tokens N] [--drain-seconds S]
-//
-// Answers OpenAI's clients with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in Hugging Face's
-// format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/completions, /v1/models, /health,
-// /metrics, and a page at /. See docs/serving.md.
-//
-//   --host H             the address to listen at (127.0.0.1: only programs of this machine reach it)
-//   --port P             0 takes a free one; the first line of the output tells it (8000)
-//   --api-key-file F     a line each; requests need one of them, but for / and /health
-//   --name NAME          of the model in requests (the last part of DIR)
-//   --tokenizer FILE     a tokenizer.json or a .model of sentencepiece (those in DIR, or else bytes)
-//   --chat-template T    chatml, llama3 or plain (what the tokenizer has tokens for)
-//   --max-tokens N       most tokens of an answer (the context)
-//   --max-body BYTES     of a request (4194304)
-//   --max-streams N      requests that are answered at a time; more are refused with 429 (128)
-//   --queue N            prompts that wait for a place in the engine; more are refused with 429 (256)
-//   --running N          prompts that are computed at a time (64)
-//   --positions N        places for keys and values of all of them (eight contexts, but not more than 16384)
-//   --pass-tokens N      positions that are computed in one pass (256)
-//   --drain-seconds S    after SIGTERM or SIGINT, running answers have so long to end (60); a second signal ends them
+// Answers OpenAI's clients with a language model, by serve::engine (docs/serving.md): see `usage`.
 #include <signal.h>
 
 #include <algorithm>
@@ -50,6 +29,31 @@
 using namespace trireme;
 
 namespace {
+
+constexpr char const* usage =
+    R"(serve DIR [--port P] [--host H] [--api-key-file F] [--name NAME] [--tokenizer FILE] [--chat-template T]
+      [--max-tokens N] [--max-body BYTES] [--max-streams N] [--queue N] [--running N] [--positions N]
+      [--pass-tokens N] [--drain-seconds S]
+
+Answers OpenAI's clients with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in Hugging Face's
+format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/completions, /v1/models, /health,
+/metrics, and a page at /. See docs/serving.md.
+
+  --host H             the address to listen at (127.0.0.1: only programs of this machine reach it)
+  --port P             0 takes a free one; the first line of the output tells it (8000)
+  --api-key-file F     a line each; requests need one of them, but for / and /health
+  --name NAME          of the model in requests (the last part of DIR)
+  --tokenizer FILE     a tokenizer.json or a .model of sentencepiece (those in DIR, or else bytes)
+  --chat-template T    chatml, llama3 or plain (what the tokenizer has tokens for)
+  --max-tokens N       most tokens of an answer (the context)
+  --max-body BYTES     of a request (4194304)
+  --max-streams N      requests that are answered at a time; more are refused with 429 (128)
+  --queue N            prompts that wait for a place in the engine; more are refused with 429 (256)
+  --running N          prompts that are computed at a time (64)
+  --positions N        places for keys and values of all of them (eight contexts, but not more than 16384)
+  --pass-tokens N      positions that are computed in one pass (256)
+  --drain-seconds S    after SIGTERM or SIGINT, running answers have so long to end (60); a second signal ends them
+)";
 
 using language_model = nn::one_of<nn::gpt, nn::llama, nn::deepseek>;
 
@@ -192,6 +196,12 @@ void run(options given, sigset_t const& signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--help") {
+      std::fputs(usage, stdout);
+      return 0;
+    }
+  }
   // Signals come to this thread alone, which waits for them.
   sigset_t signals;
   sigemptyset(&signals);
