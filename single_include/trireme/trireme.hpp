@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2305e1ccbead2d928a506be4cf6b7b24895129cef69992f0b630cdc793591ed2
+// SHA-256 of the sources: 57fff0ddbebcf6a8dd41971c6aa0dddda18a83d289e00ba4e725d10c8c5ac38d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12392,12 +12392,12 @@ class evaluation_batches : private detail::read_ahead {
             .one_by_one = slow};
   }
 
-  [[nodiscard]] std::int64_t count_of(std::int64_t index) const {
+  [[nodiscard]] std::int64_t samples_in(std::int64_t index) const {
     return std::min(batch_, data_->size() - index * batch_);
   }
   void advance(std::int64_t index) {
     if (index >= mine_.end()) return;
-    auto const count = count_of(index);
+    auto const count = samples_in(index);
     if (!failure_) {
       try {
         current_ = buffers_[take()].whole(*data_, count);
@@ -12416,7 +12416,7 @@ class evaluation_batches : private detail::read_ahead {
   std::int64_t start(std::size_t slot) override {
     if (next_ >= mine_.end()) return -1;
     first_[slot] = next_ * batch_;
-    return count_of(next_++);
+    return samples_in(next_++);
   }
   std::int64_t id(std::size_t slot, std::int64_t index, std::int64_t) override { return first_[slot] + index; }
   std::span<std::int64_t> ids(std::size_t slot) override { return buffers_[slot].all_ids(); }
