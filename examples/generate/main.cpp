@@ -22,10 +22,9 @@
 #include <system_error>
 #include <vector>
 
+#include "../language_model.hpp"
 #include "words.hpp"
 
-#include "trireme/nn/deepseek_files.hpp"
-#include "trireme/nn/one_of.hpp"
 #include "trireme/nn/pretrained.hpp"
 #include "trireme/train/generate.hpp"
 #include "trireme/train/pretrained.hpp"
@@ -34,15 +33,6 @@
 using namespace trireme;
 
 namespace {
-
-using language_model = nn::one_of<nn::gpt, nn::llama, nn::deepseek>;
-
-language_model read_model(std::string const& directory) {
-  auto const type = nn::model_type_in(directory);
-  if (type.starts_with("gpt")) return {nn::read_description<nn::gpt>(directory)};
-  if (type.starts_with("deepseek")) return {nn::read_description<nn::deepseek>(directory)};
-  return {nn::read_description<nn::llama>(directory)};
-}
 
 struct options {
   std::string directory, prompt = "The ", tokenizer;

@@ -14,12 +14,11 @@
 #include <system_error>
 #include <vector>
 
+#include "../language_model.hpp"
 #include "http.hpp"
 #include "vocabulary.hpp"
 
 #include "trireme/formats/file.hpp"
-#include "trireme/nn/deepseek_files.hpp"
-#include "trireme/nn/one_of.hpp"
 #include "trireme/nn/pretrained.hpp"
 #include "trireme/serve/decoder.hpp"
 #include "trireme/serve/engine.hpp"
@@ -54,15 +53,6 @@ format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/compl
   --pass-tokens N      positions that are computed in one pass (256)
   --drain-seconds S    after SIGTERM or SIGINT, running answers have so long to end (60); a second signal ends them
 )";
-
-using language_model = nn::one_of<nn::gpt, nn::llama, nn::deepseek>;
-
-language_model read_model(std::string const& directory) {
-  auto const type = nn::model_type_in(directory);
-  if (type.starts_with("gpt")) return {nn::read_description<nn::gpt>(directory)};
-  if (type.starts_with("deepseek")) return {nn::read_description<nn::deepseek>(directory)};
-  return {nn::read_description<nn::llama>(directory)};
-}
 
 struct options {
   std::string directory, name, tokenizer, chat, keys;

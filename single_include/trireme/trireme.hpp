@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 57fff0ddbebcf6a8dd41971c6aa0dddda18a83d289e00ba4e725d10c8c5ac38d
+// SHA-256 of the sources: fc1b66752a4882e8f02e43ceac02fb2442c23bcdd654b4167f7dd1ea3c5da528
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11918,6 +11918,7 @@ class read_ahead {
   virtual void read(std::size_t slot, std::int64_t first, std::int64_t count) = 0;
 
   [[nodiscard]] bool has_threads() const noexcept { return how_.workers > 0; }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
 
   /// The slot with the next batch, which is the caller's until the next call; slots.size() if there are no more.
   std::size_t take() {
@@ -12322,10 +12323,9 @@ class evaluation_batches : private detail::read_ahead {
         data_(&data),
         batch_(std::min(batch, data.size())),
         mine_(part_of(data, batch, rank, size)) {
-    auto const count = settings_of(data, mine_, size, how).batches;
-    first_.resize(count);
-    buffers_.reserve(count);
-    for (std::size_t i = 0; i < count; ++i) buffers_.emplace_back(data, batch_, 0);
+    first_.resize(slot_count());
+    buffers_.reserve(slot_count());
+    for (std::size_t i = 0; i < slot_count(); ++i) buffers_.emplace_back(data, batch_, 0);
   }
   evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1,
                      evaluation_reading how = {}) = delete;  // would dangle
@@ -12787,9 +12787,8 @@ class loader : private detail::read_ahead {
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: in these parts a shorter batch can have one sample more than the longest one.
     auto const most = largest_part(largest);
-    auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
-    slots_.reserve(slot_count);
-    for (std::size_t i = 0; i < slot_count; ++i) {
+    slots_.reserve(slot_count());
+    for (std::size_t i = 0; i < slot_count(); ++i) {
       slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}, {}});
     }
   }
@@ -42928,9 +42927,9 @@ struct fit_report {
 
   /// The share of the time that this rank waited for samples.
   [[nodiscard]] double waiting_share() const noexcept { return seconds > 0 ? waited / seconds : 0; }
-  /// If it is over 5 %, a sentence that says so and what to do; else empty.
+  /// If that is over 5 % and over a second, a sentence that says so and what to do; else empty.
   [[nodiscard]] std::string slow_data() const {
-    if (!(waiting_share() > 0.05)) return {};
+    if (!(waiting_share() > 0.05 && waited > 1)) return {};
     return text("steps waited for data ", static_cast<int>(100 * waiting_share() + 0.5), " % of the time (",
                 to_string(slowest_read), "); raise .workers, or prepare the samples once, before the training");
   }

@@ -256,6 +256,7 @@ TEST_CASE("fit() leaves out as many samples as it may, the same for any number o
   REQUIRE(hashes.size() == 2);
   CHECK(hashes[0] == hashes[1]);
   CHECK(fit_report{.seconds = 10, .waited = 0.4}.slow_data().empty());
+  CHECK(fit_report{.seconds = 1.5, .waited = 0.9}.slow_data().empty());  // nobody waits for less than a second
   CHECK(fit_report{.seconds = 10, .waited = 4, .slowest_read = {.sample = 7, .seconds = 2}}.slow_data() ==
         "steps waited for data 40 % of the time (reading sample 7 takes 2.0 s); raise .workers, or prepare the samples "
         "once, before the training");

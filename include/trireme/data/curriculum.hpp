@@ -19,7 +19,6 @@
 #include "trireme/core/shape.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/data/combined.hpp"
-#include "trireme/data/sampler.hpp"
 
 namespace trireme::data {
 
@@ -75,10 +74,6 @@ class curriculum {
       : curriculum(length, std::vector<curriculum_source>(sources)) {}
   curriculum(curriculum_length length, std::vector<curriculum_source> const& sources)
       : length_(checked(length)), sources_(datasets_of(sources), who) {
-    for (auto const& each : sources) {
-      begins_.push_back(size_);
-      size_ += each.data.size();
-    }
     std::vector<double> shares;
     for (std::int64_t step = 0; step < length.steps; ++step) add_shares(sources, step, shares);
     auto const count = static_cast<std::ptrdiff_t>(sources.size());
@@ -92,20 +87,15 @@ class curriculum {
     return first_->share(source, std::clamp<std::int64_t>(step, 0, length_.steps - 1));
   }
   /// The source of a sample, by its number.
-  [[nodiscard]] std::size_t source_of(std::int64_t id) const noexcept {
-    return static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), id) - begins_.begin()) - 1;
-  }
+  [[nodiscard]] std::size_t source_of(std::int64_t id) const noexcept { return sources_.source_of(id); }
 
   [[nodiscard]] std::int64_t epoch_size() const noexcept { return length_.batch * length_.steps; }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const {
     auto const at = turn_of(epoch, position);
-    auto const count = static_cast<std::uint64_t>(sources_.all()[at.source].size());
-    sampler const order{.samples = static_cast<std::int64_t>(count),
-                        .seed = seed + at.source * detail::equal_sources::seed_step};
-    return begins_[at.source] + order.id(at.nth / count, static_cast<std::int64_t>(at.nth % count));
+    return sources_.id_of(at.source, at.nth, seed);
   }
 
-  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::int64_t size() const noexcept { return sources_.size(); }
   [[nodiscard]] dtype input_type() const noexcept { return sources_.front().input_type(); }
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
@@ -212,21 +202,14 @@ class curriculum {
     return out;
   }
   void read(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    sources_.read(at, ids.size(), inputs, targets, [&](std::size_t row) {
-      auto const source = source_of(ids[row]);
-      std::uint64_t pass = 0;
-      if (at != nullptr) {
-        auto const where = turn_of(at->epoch, (at->position + static_cast<std::int64_t>(row)) % epoch_size());
-        pass = where.nth / static_cast<std::uint64_t>(sources_.all()[where.source].size());
-      }
-      return detail::equal_sources::part{source, ids[row] - begins_[source], pass};
+    sources_.read(at, ids, inputs, targets, [&](std::size_t row, std::size_t) {
+      auto const where = turn_of(at->epoch, (at->position + static_cast<std::int64_t>(row)) % epoch_size());
+      return sources_.pass_of(where.source, where.nth);
     });
   }
 
   curriculum_length length_;
   detail::equal_sources sources_;
-  std::vector<std::int64_t> begins_;
-  std::int64_t size_ = 0;
   std::shared_ptr<course const> first_, later_;
 };
 

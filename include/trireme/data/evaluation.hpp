@@ -44,10 +44,9 @@ class evaluation_batches : private detail::read_ahead {
         data_(&data),
         batch_(std::min(batch, data.size())),
         mine_(part_of(data, batch, rank, size)) {
-    auto const count = settings_of(data, mine_, size, how).batches;
-    first_.resize(count);
-    buffers_.reserve(count);
-    for (std::size_t i = 0; i < count; ++i) buffers_.emplace_back(data, batch_, 0);
+    first_.resize(slot_count());
+    buffers_.reserve(slot_count());
+    for (std::size_t i = 0; i < slot_count(); ++i) buffers_.emplace_back(data, batch_, 0);
   }
   evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1,
                      evaluation_reading how = {}) = delete;  // would dangle

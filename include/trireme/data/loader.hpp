@@ -90,9 +90,8 @@ class loader : private detail::read_ahead {
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: in these parts a shorter batch can have one sample more than the longest one.
     auto const most = largest_part(largest);
-    auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
-    slots_.reserve(slot_count);
-    for (std::size_t i = 0; i < slot_count; ++i) {
+    slots_.reserve(slot_count());
+    for (std::size_t i = 0; i < slot_count(); ++i) {
       slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}, {}});
     }
   }

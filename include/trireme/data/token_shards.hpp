@@ -457,9 +457,9 @@ class shard_sequence {
         for (; i + block <= count; i += block) {
           std::uint32_t bits = 0;
           for (std::size_t j = i; j < i + block; ++j) {
-            auto const number = static_cast<std::uint32_t>(buffer[j]);
-            bits |= number | (last - number);
-            to[j] = static_cast<std::int32_t>(number);
+            auto const value = static_cast<std::uint32_t>(buffer[j]);
+            bits |= value | (last - value);
+            to[j] = static_cast<std::int32_t>(value);
           }
           bad |= bits >> 31 != 0;
         }

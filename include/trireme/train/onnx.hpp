@@ -12,8 +12,8 @@
 #include "trireme/core/text.hpp"
 #include "trireme/formats/file_system.hpp"
 #include "trireme/nn/onnx.hpp"
+#include "trireme/train/detail/merged_tensors.hpp"
 #include "trireme/train/detail/together.hpp"
-#include "trireme/train/detail/whole_tensors.hpp"
 
 namespace trireme {
 
@@ -42,17 +42,7 @@ std::uint64_t save_onnx(Trainer& trainer, std::string const& path, nn::onnx_opti
   auto const add = [&](std::string const& name, std::span<float const> values) {
     if (auto const at = weights.find(name); at != weights.end()) at->second.assign(values.begin(), values.end());
   };
-  auto put = [&] {
-    if constexpr (requires { model.merged(add); }) {
-      return model.merged(add);
-    } else {
-      return add;
-    }
-  }();
-  detail::for_each_whole_tensor(trainer.exchange(),
-                                [&](std::string const& name, shape const&, std::span<float const> values) {
-                                  if (writes) put(name, values);
-                                });
+  detail::for_each_merged_tensor(trainer, add);
   std::uint64_t bytes = 0;
   detail::together(trainer.world(), [&] {
     if (!writes) return;

@@ -19,8 +19,8 @@
 #include "trireme/formats/model_files.hpp"
 #include "trireme/nn/pretrained.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/train/detail/merged_tensors.hpp"
 #include "trireme/train/detail/together.hpp"
-#include "trireme/train/detail/whole_tensors.hpp"
 
 namespace trireme {
 
@@ -217,17 +217,7 @@ pretrained_report save_pretrained(Trainer& trainer, std::string const& directory
   bool const writes = trainer.world().rank() == 0;
   nn::pretrained_writer out(model.in_files(), options.stored, trainer.model_files());
   auto const add = [&](std::string const& name, std::span<float const> values) { out.add(name, values); };
-  auto put = [&] {
-    if constexpr (requires { model.merged(add); }) {
-      return model.merged(add);
-    } else {
-      return add;
-    }
-  }();
-  detail::for_each_whole_tensor(trainer.exchange(),
-                                [&](std::string const& name, shape const&, std::span<float const> values) {
-                                  if (writes) put(name, values);
-                                });
+  detail::for_each_merged_tensor(trainer, add);
   pretrained_report done;
   detail::together(trainer.world(), [&] {
     if (writes) done = write_pretrained(model, out, trainer.model_files(), directory, options.most_file_bytes, files);

@@ -39,9 +39,9 @@ struct fit_report {
 
   /// The share of the time that this rank waited for samples.
   [[nodiscard]] double waiting_share() const noexcept { return seconds > 0 ? waited / seconds : 0; }
-  /// If it is over 5 %, a sentence that says so and what to do; else empty.
+  /// If that is over 5 % and over a second, a sentence that says so and what to do; else empty.
   [[nodiscard]] std::string slow_data() const {
-    if (!(waiting_share() > 0.05)) return {};
+    if (!(waiting_share() > 0.05 && waited > 1)) return {};
     return text("steps waited for data ", static_cast<int>(100 * waiting_share() + 0.5), " % of the time (",
                 to_string(slowest_read), "); raise .workers, or prepare the samples once, before the training");
   }

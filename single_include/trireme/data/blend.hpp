@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/blend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a20d3b46ea9fe6b4a9695fdad7471c440526331262806fee303c7fd9763ee9e0
+// SHA-256 of the sources: 5d514eac8b035a36815e3cb7d7ce8cd08cae96c06397172c8779b5e28e9cf257
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -66,8 +66,6 @@ class blend {
                      ", but weights are positive, finite numbers");
       }
       weights.push_back(each.weight);
-      begins_.push_back(size_);
-      size_ += each.data.size();
     }
     period_ = std::make_shared<period const>(parts_of(weights));
     auto const& parts = period_->parts;
@@ -85,7 +83,7 @@ class blend {
   }
   /// How often a source is passed through in an epoch: 2 if each of its samples is used twice, 0.5 if half are used.
   [[nodiscard]] double passes(std::size_t source) const {
-    return share(source) * static_cast<double>(size_) / static_cast<double>(sources_.all().at(source).size());
+    return share(source) * static_cast<double>(size()) / static_cast<double>(sources_.all().at(source).size());
   }
   /// Which source is exhausted first, and after how many samples of the blend, about. It then begins again, in a new
   /// order.
@@ -95,30 +93,23 @@ class blend {
   };
   [[nodiscard]] exhausted first_exhausted() const {
     exhausted out{0, std::numeric_limits<std::int64_t>::max()};
-    for (std::size_t i = 0; i < begins_.size(); ++i) {
+    for (std::size_t i = 0; i < sources_.all().size(); ++i) {
       auto const samples = std::ceil(static_cast<double>(sources_.all()[i].size()) / share(i));
       if (samples < static_cast<double>(out.samples)) out = {i, static_cast<std::int64_t>(samples)};
     }
     return out;
   }
   /// The source of a sample, by its number.
-  [[nodiscard]] std::size_t source_of(std::int64_t id) const noexcept {
-    return static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), id) - begins_.begin()) - 1;
-  }
+  [[nodiscard]] std::size_t source_of(std::int64_t id) const noexcept { return sources_.source_of(id); }
 
-  [[nodiscard]] std::int64_t epoch_size() const noexcept { return size_; }
+  [[nodiscard]] std::int64_t epoch_size() const noexcept { return size(); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch, std::int64_t position) const noexcept {
-    auto const at = epoch * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(position);
+    auto const at = place_of(epoch, position);
     auto const source = std::size_t{period_->sources[at % static_cast<std::uint64_t>(period_->length())]};
-    auto const nth = nth_of(source, at);
-    auto const count = sources_.all()[source].size();
-    // Sources of one size are in different orders.
-    sampler const order{.samples = count, .seed = seed + source * detail::equal_sources::seed_step};
-    return begins_[source] + order.id(nth / static_cast<std::uint64_t>(count),
-                                      static_cast<std::int64_t>(nth % static_cast<std::uint64_t>(count)));
+    return sources_.id_of(source, nth_of(source, at), seed);
   }
 
-  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::int64_t size() const noexcept { return sources_.size(); }
   [[nodiscard]] dtype input_type() const noexcept { return sources_.front().input_type(); }
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
@@ -132,20 +123,19 @@ class blend {
   }
 
  private:
-  /// How many samples of the source at place `at` of the whole order are before that place.
+  /// A place of the whole order, through all epochs.
+  [[nodiscard]] std::uint64_t place_of(std::uint64_t epoch, std::int64_t position) const noexcept {
+    return epoch * static_cast<std::uint64_t>(size()) + static_cast<std::uint64_t>(position);
+  }
+  /// How many samples of the source at that place are before it.
   [[nodiscard]] std::uint64_t nth_of(std::size_t source, std::uint64_t at) const noexcept {
     auto const length = static_cast<std::uint64_t>(period_->length());
     return at / length * static_cast<std::uint64_t>(period_->parts[source]) + period_->before[at % length];
   }
   void read(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    sources_.read(at, ids.size(), inputs, targets, [&](std::size_t row) {
-      auto const source = source_of(ids[row]);
-      std::uint64_t pass = 0;  // a sample that occurs twice in an epoch of the blend gets other random numbers
-      if (at != nullptr) {
-        auto const position = at->epoch * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(at->position);
-        pass = nth_of(source, position + row) / static_cast<std::uint64_t>(sources_.all()[source].size());
-      }
-      return detail::equal_sources::part{source, ids[row] - begins_[source], pass};
+    // A sample that occurs twice in an epoch of the blend gets other random numbers.
+    sources_.read(at, ids, inputs, targets, [&](std::size_t row, std::size_t source) {
+      return sources_.pass_of(source, nth_of(source, place_of(at->epoch, at->position) + row));
     });
   }
   static constexpr char const* who = "trireme::data::blend";
@@ -217,8 +207,6 @@ class blend {
   };
 
   detail::equal_sources sources_;
-  std::vector<std::int64_t> begins_;  // the number of the first sample of each source
-  std::int64_t size_ = 0;
   std::shared_ptr<period const> period_;
 };
 

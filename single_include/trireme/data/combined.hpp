@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/combined.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3c0f779637c28b17e05a97a8b7431bfdd0a42bcdf597ca69932c364f0ae16e42
+// SHA-256 of the sources: 1f917d9bee3826e24bfe695cd9c0d94dc1f6b91e873feb9c4049332661417a36
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -83,6 +83,10 @@ class equal_sources {
     }
     input_bytes_ = bytes(front().input_type(), front().input_shape());
     target_bytes_ = bytes(front().target_type(), front().target_shape());
+    for (auto const& each : all_) {
+      begins_.push_back(size_);
+      size_ += each.size();
+    }
   }
   [[nodiscard]] shared_dataset const& front() const noexcept { return all_.front(); }
   [[nodiscard]] std::vector<shared_dataset> const& all() const noexcept { return all_; }
@@ -90,49 +94,64 @@ class equal_sources {
     return std::any_of(all_.begin(), all_.end(), [](shared_dataset const& each) { return each.slow_to_read(); });
   }
 
-  /// A sample in one of the sources.
-  struct part {
-    std::size_t source;
-    std::int64_t id;
-    std::uint64_t epoch;  // of the source
-  };
-  /// part_of(row) gives the part of ids[row]. Neighbours of one source are read together.
-  /// @param at  where in the order they are read; null: nowhere.
-  template <class PartOf>
-  void read(read_place const* at, std::size_t rows, void* inputs, void* targets, PartOf const& part_of) const {
+  // Samples are numbered through all sources, one source after the other.
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t source_of(std::int64_t id) const noexcept {
+    return static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), id) - begins_.begin()) - 1;
+  }
+  // A mixture takes the samples of a source in passes, each in an order of its own.
+  [[nodiscard]] std::uint64_t pass_of(std::size_t source, std::uint64_t nth) const noexcept {
+    return nth / static_cast<std::uint64_t>(all_[source].size());
+  }
+  /// The number of the nth sample that is taken of a source. Sources of one size are in different orders.
+  [[nodiscard]] std::int64_t id_of(std::size_t source, std::uint64_t nth, std::uint64_t seed) const noexcept {
+    auto const count = all_[source].size();
+    sampler const order{.samples = count, .seed = seed + source * seed_step};
+    return begins_[source] +
+           order.id(pass_of(source, nth), static_cast<std::int64_t>(nth % static_cast<std::uint64_t>(count)));
+  }
+
+  /// Reads samples by their numbers. Neighbours of one source and pass are read together.
+  /// @param at       where in the order they are read; null: nowhere.
+  /// @param pass_in  pass_in(row, source): the pass of its source that the sample ids[row] is in; called if there is a
+  ///                 place.
+  template <class PassIn>
+  void read(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets,
+            PassIn const& pass_in) const {
     std::vector<std::int64_t> run;
-    run.reserve(rows);
+    run.reserve(ids.size());
     auto* in = static_cast<std::byte*>(inputs);
     auto* out = static_cast<std::byte*>(targets);
-    part first{};
-    std::size_t row = 0;
+    std::size_t first = 0, row = 0;  // the source of the run
+    std::uint64_t pass = 0;
     auto const flush = [&] {
       if (run.empty()) return;
-      auto const& source = all_[first.source];
+      auto const& source = all_[first];
       if (at == nullptr) {
         source.read(run, in, out);
       } else {
         // Samples of equal numbers in two sources get different random numbers.
-        source.read({at->seed + first.source * seed_step, first.epoch,
-                     at->position + static_cast<std::int64_t>(row - run.size())},
+        source.read({at->seed + first * seed_step, pass, at->position + static_cast<std::int64_t>(row - run.size())},
                     run, in, out);
       }
       in += run.size() * input_bytes_;
       out += run.size() * target_bytes_;
       run.clear();
     };
-    for (; row < rows; ++row) {
-      auto const next = part_of(row);
-      if (next.source != first.source || next.epoch != first.epoch) flush();
-      first = next;
-      run.push_back(next.id);
+    for (; row < ids.size(); ++row) {
+      auto const source = source_of(ids[row]);
+      auto const in_pass = at == nullptr ? 0 : pass_in(row, source);
+      if (source != first || in_pass != pass) flush();
+      first = source;
+      pass = in_pass;
+      run.push_back(ids[row] - begins_[source]);
     }
     flush();
   }
-  /// Between the seeds of two sources.
-  static constexpr std::uint64_t seed_step = 0x9e3779b97f4a7c15U;
 
  private:
+  static constexpr std::uint64_t seed_step = 0x9e3779b97f4a7c15U;  // between the seeds of two sources
+
   static std::size_t bytes(dtype type, shape const& one) {
     return static_cast<std::size_t>(one.size()) * size_of(type);
   }
@@ -142,6 +161,8 @@ class equal_sources {
   }
   std::vector<shared_dataset> all_;
   std::size_t input_bytes_ = 0, target_bytes_ = 0;
+  std::vector<std::int64_t> begins_;  // the number of the first sample of each source
+  std::int64_t size_ = 0;
 };
 
 }  // namespace detail
@@ -153,13 +174,8 @@ class equal_sources {
 class concat {
  public:
   concat(std::initializer_list<shared_dataset> sources) : concat(std::vector<shared_dataset>(sources)) {}
-  explicit concat(std::vector<shared_dataset> sources) : sources_(std::move(sources), "trireme::data::concat") {
-    for (auto const& each : sources_.all()) {
-      begins_.push_back(size_);
-      size_ += each.size();
-    }
-  }
-  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  explicit concat(std::vector<shared_dataset> sources) : sources_(std::move(sources), "trireme::data::concat") {}
+  [[nodiscard]] std::int64_t size() const noexcept { return sources_.size(); }
   [[nodiscard]] dtype input_type() const noexcept { return sources_.front().input_type(); }
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
@@ -174,15 +190,9 @@ class concat {
 
  private:
   void read(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    sources_.read(at, ids.size(), inputs, targets, [&](std::size_t row) {
-      auto const next = std::upper_bound(begins_.begin(), begins_.end(), ids[row]);
-      return detail::equal_sources::part{static_cast<std::size_t>(next - begins_.begin()) - 1, ids[row] - *(next - 1),
-                                         at == nullptr ? 0 : at->epoch};
-    });
+    sources_.read(at, ids, inputs, targets, [&](std::size_t, std::size_t) { return at->epoch; });
   }
   detail::equal_sources sources_;
-  std::vector<std::int64_t> begins_;
-  std::int64_t size_ = 0;
 };
 
 /// Some samples of a dataset, in the order of a list of their numbers; a number may occur more than once.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/token_shards.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ae2fbc2254618da88296b74635c189bef832d10f8d8142b2997fbf8ccc4c9639
+// SHA-256 of the sources: 6f6ad177b99a41d47f3294b76402fd4545b553408e1675a94ed4a50fd6ca95c4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -455,9 +455,9 @@ class shard_sequence {
         for (; i + block <= count; i += block) {
           std::uint32_t bits = 0;
           for (std::size_t j = i; j < i + block; ++j) {
-            auto const number = static_cast<std::uint32_t>(buffer[j]);
-            bits |= number | (last - number);
-            to[j] = static_cast<std::int32_t>(number);
+            auto const value = static_cast<std::uint32_t>(buffer[j]);
+            bits |= value | (last - value);
+            to[j] = static_cast<std::int32_t>(value);
           }
           bad |= bits >> 31 != 0;
         }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2035ed3e0a8ccb5fe3434165132fb00fc8255752e96a6eb8f6b2b186426e05ac
+// SHA-256 of the sources: 3f9dbe053f2252c8141c278bb352d97bd220e35a06da1911336cf4a17a084184
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,6 +15,35 @@
 #include <utility>
 #include <vector>
 
+#ifndef TRIREME_TRAIN_DETAIL_MERGED_TENSORS_INCLUDED
+#define TRIREME_TRAIN_DETAIL_MERGED_TENSORS_INCLUDED
+
+// ---- trireme/train/detail/merged_tensors.hpp
+namespace trireme::detail {
+
+/// Collective. Calls f(name, values) on the first rank with each tensor of a trainer's model, whole, under the names of
+/// its files; low-rank changes are merged into their weights.
+template <class Trainer, class F>
+void for_each_merged_tensor(Trainer& trainer, F const& f) {
+  auto const& model = trainer.described_model();
+  bool const writes = trainer.world().rank() == 0;
+  auto put = [&] {
+    if constexpr (requires { model.merged(f); }) {
+      return model.merged(f);
+    } else {
+      return f;
+    }
+  }();
+  for_each_whole_tensor(trainer.exchange(), [&](std::string const& name, shape const&, std::span<float const> values) {
+    if (writes) put(name, values);
+  });
+}
+
+}  // namespace trireme::detail
+
+#endif  // TRIREME_TRAIN_DETAIL_MERGED_TENSORS_INCLUDED
+
+// ---- trireme/train/onnx.hpp (goes on)
 namespace trireme {
 
 /// Collective; the first rank writes. Writes the trainer's model as ONNX, as nn::write_onnx() does of a model in files:
@@ -42,17 +71,7 @@ std::uint64_t save_onnx(Trainer& trainer, std::string const& path, nn::onnx_opti
   auto const add = [&](std::string const& name, std::span<float const> values) {
     if (auto const at = weights.find(name); at != weights.end()) at->second.assign(values.begin(), values.end());
   };
-  auto put = [&] {
-    if constexpr (requires { model.merged(add); }) {
-      return model.merged(add);
-    } else {
-      return add;
-    }
-  }();
-  detail::for_each_whole_tensor(trainer.exchange(),
-                                [&](std::string const& name, shape const&, std::span<float const> values) {
-                                  if (writes) put(name, values);
-                                });
+  detail::for_each_merged_tensor(trainer, add);
   std::uint64_t bytes = 0;
   detail::together(trainer.world(), [&] {
     if (!writes) return;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2b84e4b5566d5065c6075c13d99179bf67127c9e50aefbe41f697ffe5a774f5d
+// SHA-256 of the sources: 8f38fd3d07d8b9fb5082c9581ee56c64a8dc89783bf4549ecdad4dfaeddd6c57
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,6 +15,35 @@
 #include <utility>
 #include <vector>
 
+#ifndef TRIREME_TRAIN_DETAIL_MERGED_TENSORS_INCLUDED
+#define TRIREME_TRAIN_DETAIL_MERGED_TENSORS_INCLUDED
+
+// ---- trireme/train/detail/merged_tensors.hpp
+namespace trireme::detail {
+
+/// Collective. Calls f(name, values) on the first rank with each tensor of a trainer's model, whole, under the names of
+/// its files; low-rank changes are merged into their weights.
+template <class Trainer, class F>
+void for_each_merged_tensor(Trainer& trainer, F const& f) {
+  auto const& model = trainer.described_model();
+  bool const writes = trainer.world().rank() == 0;
+  auto put = [&] {
+    if constexpr (requires { model.merged(f); }) {
+      return model.merged(f);
+    } else {
+      return f;
+    }
+  }();
+  for_each_whole_tensor(trainer.exchange(), [&](std::string const& name, shape const&, std::span<float const> values) {
+    if (writes) put(name, values);
+  });
+}
+
+}  // namespace trireme::detail
+
+#endif  // TRIREME_TRAIN_DETAIL_MERGED_TENSORS_INCLUDED
+
+// ---- trireme/train/pretrained.hpp (goes on)
 namespace trireme {
 
 namespace detail {
@@ -210,17 +239,7 @@ pretrained_report save_pretrained(Trainer& trainer, std::string const& directory
   bool const writes = trainer.world().rank() == 0;
   nn::pretrained_writer out(model.in_files(), options.stored, trainer.model_files());
   auto const add = [&](std::string const& name, std::span<float const> values) { out.add(name, values); };
-  auto put = [&] {
-    if constexpr (requires { model.merged(add); }) {
-      return model.merged(add);
-    } else {
-      return add;
-    }
-  }();
-  detail::for_each_whole_tensor(trainer.exchange(),
-                                [&](std::string const& name, shape const&, std::span<float const> values) {
-                                  if (writes) put(name, values);
-                                });
+  detail::for_each_merged_tensor(trainer, add);
   pretrained_report done;
   detail::together(trainer.world(), [&] {
     if (writes) done = write_pretrained(model, out, trainer.model_files(), directory, options.most_file_bytes, files);

@@ -101,6 +101,7 @@ class read_ahead {
   virtual void read(std::size_t slot, std::int64_t first, std::int64_t count) = 0;
 
   [[nodiscard]] bool has_threads() const noexcept { return how_.workers > 0; }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
 
   /// The slot with the next batch, which is the caller's until the next call; slots.size() if there are no more.
   std::size_t take() {
