@@ -187,6 +187,8 @@ TEST_CASE("what is wrong in a table is named by its line and column", "[data][cs
   CHECK(contains(t.refusal(""), "the file is empty"));
   CHECK(contains(t.refusal("x,y\n1,"), "line 2, sample 0, column \"y\": has no value"));
   CHECK(contains(t.refusal("x,y\nNA,1\n", {.standardised = {"x"}, .features_missing = 0}), "has no number"));
+  CHECK(contains(t.refusal("x,y\nNA,1\n,2\n", {.categories = {"x"}, .features_missing = -1}),
+                 "column \"x\" has no category, because all of its fields are missing"));
   CHECK(contains(t.refusal("x,y\n1,1\n", {.standardised = {"z"}}), "neither a feature nor a target"));
   CHECK(contains(t.refusal("x,y\n1,1\n", {.standardised = {"x"}, .categories = {"x"}}), "one of .categories too"));
   CHECK(contains(t.refusal("x,y\n1,1\n", {.standardised = {"x"}, .features_as = dtype::i32}), "which are i32"));

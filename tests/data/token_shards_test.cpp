@@ -161,6 +161,64 @@ TEST_CASE("after a separator there is no target, and documents kept apart fill t
   CHECK(contains(refusal(of_megatron), "does not say where documents end; give .separator"));
 }
 
+TEST_CASE("with best fit no document is cut that fits in a window, and each token is predicted once",
+          "[data][token_shards]") {
+  folder const here;
+  std::vector<tokens> documents;
+  tokens all;
+  for (std::int32_t i = 0; i < 200; ++i) {
+    auto const length = i < 3 ? i : i * 37 % 29 + 1;  // up to 29 in windows of 8
+    tokens one;
+    for (std::int32_t t = 0; t + 1 < length; ++t) one.push_back(10 * i + t % 10 + 1);
+    if (length > 0) one.push_back(0);
+    documents.push_back(one);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  token_shards by_index{
+      .files = here.megatron("m", documents), .context = 8, .documents = data::shard_windows::best_fit};
+  token_shards by_token{
+      .files = here.llm_c("a.bin", all), .context = 8, .separator = 0, .documents = data::shard_windows::best_fit};
+  for (auto const& from : {by_index, by_token}) {
+    auto const windows = from.open();
+    std::vector<std::pair<std::int32_t, std::int32_t>> wanted, found;
+    std::int64_t places = 0;
+    for (auto const& each : documents) {
+      for (std::size_t t = 0; t + 1 < each.size(); ++t) wanted.emplace_back(each[t], each[t + 1]);
+    }
+    for (std::int64_t id = 0; id < windows.size(); ++id) {
+      auto const [in, out] = read(windows, {id});
+      for (std::size_t t = 0; t < in.size(); ++t) {
+        ++places;
+        if (out[t] != -1) found.emplace_back(in[t], out[t]);
+        if (out[t] == 0) CHECK((t + 1 == in.size() || in[t + 1] == 0));  // the document ends in its window
+      }
+    }
+    std::sort(wanted.begin(), wanted.end());
+    std::sort(found.begin(), found.end());
+    CHECK(found == wanted);
+    CHECK(windows.filler_count() * 20 < places);  // less than 5 %
+    auto apart = from;
+    apart.documents = shard_windows::apart;
+    CHECK(apart.open().size() > windows.size());
+    CHECK(apart.open().filler_count() > windows.filler_count());
+  }
+  // 9 tokens: a window of 8 that predicts the 9th. Rests of 2, 3 and 5 tokens: 5 + 3, then 2.
+  token_shards small{.files = here.llm_c("b.bin", {1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 3, 0, 4, 5, 6, 7, 0}),
+                     .context = 8,
+                     .separator = 0,
+                     .documents = data::shard_windows::best_fit};
+  auto const windows = small.open();
+  CHECK(windows.size() == 3);
+  CHECK(windows.filler_count() == 6);
+  CHECK(windows.document_count() == 4);
+  CHECK(read(windows, {2, 1, 0}) ==
+        std::pair(tokens{1, 0, 0, 0, 0, 0, 0, 0, 4, 5, 6, 7, 0, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8},
+                  tokens{0, -1, -1, -1, -1, -1, -1, -1, 5, 6, 7, 0, -1, 3, 0, -1, 2, 3, 4, 5, 6, 7, 8, 0}));
+  CHECK(read(small.open_held_out(), {1}) == read(windows, {1}));
+  small.context = std::int64_t{1} << 30;
+  CHECK(contains(refusal(small), "takes less than 2^30"));
+}
+
 TEST_CASE("every layout that numpy wrote gives the same tokens", "[data][token_shards]") {
   folder const here;
   if (!python_ran("write_token_shards.py", here.path())) return;

@@ -59,3 +59,31 @@ try:
     save_file({"tokens": tokens.astype(np.int32), "scale": np.zeros(3, np.float32)}, "tensor.safetensors")
 except ImportError:
     pass
+
+
+def megatron_order(name, context, samples, seed, used):
+    """The samples of Megatron-LM's GPTDataset, context + 1 tokens each, as its documentation describes them."""
+    per_epoch = sum(lengths[i] for i in used)
+    epochs = 1
+    while epochs * per_epoch < samples * context + 1:
+        epochs += 1
+    before_last, in_one = ((epochs - 1) * per_epoch - 1) // context, (per_epoch - 1) // context
+    apart = epochs > 1 and samples - before_last < int(0.80 * in_one)
+    random = np.random.RandomState(seed)
+
+    def shuffled(array):
+        random.shuffle(array)
+        return array
+
+    parts = [epochs - 1, 1] if apart else [epochs]
+    order = np.concatenate([shuffled(np.tile(np.array(used, np.int32), n)) for n in parts])
+    stream = np.concatenate([tokens[ends[i] - lengths[i]:ends[i]] for i in order])
+    windows = (epochs * per_epoch - 1) // context
+    cuts = [(0, before_last), (before_last, windows)] if apart else [(0, windows)]
+    order = np.concatenate([shuffled(np.arange(a, b, dtype=np.uint32)) for a, b in cuts])[:samples or windows]
+    np.stack([stream[i * context:i * context + context + 1] for i in order]).astype("<i4").tofile(name)
+
+
+megatron_order("order_one", 64, 0, 1234, range(50))
+megatron_order("order_apart", 32, 1000, 7, range(50))
+megatron_order("order_together", 100, 390, 42, range(10, 45))

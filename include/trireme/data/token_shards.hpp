@@ -18,6 +18,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
+#include "trireme/data/detail/best_fit.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 #include "trireme/data/detail/training_part.hpp"
 #include "trireme/data/file_list.hpp"
@@ -47,7 +48,13 @@ enum class shard_kind {
 enum class shard_windows {
   packed,  ///< consecutive tokens, whatever documents they belong to
   apart,   ///< tokens of one document only: its last window is filled up, and has no targets there
+  best_fit,  ///< whole documents, as many as fit; longer ones fill windows alone, and their rests are packed too
 };
+
+[[nodiscard]] constexpr std::string_view name_of(shard_windows kind) noexcept {
+  constexpr std::string_view names[] = {"packed", "apart", "best_fit"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 class token_shard_windows;
 struct shard_split;
@@ -62,8 +69,10 @@ struct shard_split;
 ///
 /// Documents   `.separator = s` says which token ends a document: the target of each is -1, which losses ignore, as in
 ///             text_tokens; with `nn::attend{.tokens = {.separator = s}}` documents do not attend to each other. With
-///             `.documents = shard_windows::apart` no window holds tokens of two documents: their ends are those in
-///             Megatron's index, else the separators, which open() then finds by reading all tokens once.
+///             `.documents = shard_windows::apart` no window holds tokens of two documents, and with `best_fit` no
+///             document is cut that fits in a window: their ends are those in Megatron's index, else the separators,
+///             which open() then finds by reading all tokens once. Numbers of windows of best_fit say nothing about
+///             their place in the files.
 /// Errors      open() and open_held_out() throw config_error if nothing matches `.files`, if the fields contradict each
 ///             other or if there are too few tokens for one window; format_error and io_error with the file and the
 ///             byte for a file that is damaged, empty or of an unknown kind.
@@ -92,7 +101,7 @@ struct token_shards {
   return text("trireme::data::token_shards{.files = ", to_string(from.files), ", .context = ", from.context,
               ", .kind = trireme::data::shard_kind::", name_of(from.kind), ", .vocabulary = ", from.vocabulary,
               ", .separator = ", from.separator, ", .documents = trireme::data::shard_windows::",
-              from.documents == shard_windows::packed ? "packed" : "apart", ", .stride = ", from.stride,
+              name_of(from.documents), ", .stride = ", from.stride,
               ", .first_token = ", from.first_token, ", .last_token = ", from.last_token, ", .tensor = \"", from.tensor,
               "\"}");
 }
@@ -190,7 +199,8 @@ class shard_sequence {
       if (from_.separator < 0) {
         throw config_error(text(who, ": ", each.file.path(),
                                 " does not say where documents end; give .separator, or leave out "
-                                ".documents = shard_windows::apart"));
+                                ".documents = shard_windows::",
+                                name_of(from_.documents)));
       }
       auto const last = std::min(end, begins_[i] + each.count);
       for (auto at = std::max(first, begins_[i]); at < last; at += static_cast<std::int64_t>(part.size())) {
@@ -363,7 +373,7 @@ class shard_sequence {
     // Sequences follow each other without a gap, so that the .bin file is one sequence of tokens.
     std::int64_t bytes = 0;
     std::vector<std::int64_t> begins;  // of sequences, in tokens
-    bool const keeps = from_.documents == shard_windows::apart;
+    bool const keeps = from_.documents != shard_windows::packed;
     std::vector<std::int32_t> lengths;
     std::vector<std::int64_t> pointers;
     for (std::int64_t first = 0; first < header.sequences; first += piece) {
@@ -495,9 +505,11 @@ class shard_sequence {
 /// Windows of token shards.
 ///
 /// Shapes   inputs (T) int32; targets (T) int32: the next token of each, or -1 after a separator. In packed windows to
-///          evaluate on the last target is -1 too, so that nothing outside a window is used. In windows of documents
-///          that are kept apart targets behind the document's end are -1, and inputs there are the separator, or 0.
-/// Bytes    nothing for each token; of documents kept apart 16 for each document. Copies share the open files.
+///          evaluate on the last target is -1 too, so that nothing outside a window is used. In windows of whole
+///          documents (apart, best_fit) the target of a document's last token and those behind the last document are
+///          -1, and inputs there are the separator, or 0.
+/// Bytes    nothing for each token; of whole documents 16 for each document, and with best_fit 16 more for each that
+///          does not fill windows; while it packs, 40. Copies share the open files.
 /// Threads  read() is const: any number of callers.
 /// Errors   read() throws format_error, with file and byte, for an id beyond the vocabulary (or beyond 2^31 - 1), and
 ///          io_error if a file was truncated since, or cannot be read.
@@ -512,7 +524,10 @@ class token_shard_windows {
     };
     if (from_.context < 1) throw refuse(".context = ", from_.context, ", but at least 1 is needed");
     if (from_.stride < 0) throw refuse(".stride = ", from_.stride, ", but it must be at least 1, or 0 for .context");
-    if (apart() && from_.stride != 0) throw refuse(".stride is only of packed windows; leave it out");
+    if (by_document() && from_.stride != 0) throw refuse(".stride is only of packed windows; leave it out");
+    if (from_.documents == shard_windows::best_fit && from_.context >= std::int64_t{1} << 30) {
+      throw refuse(".context = ", from_.context, ", but shard_windows::best_fit takes less than 2^30");
+    }
     tokens_ = std::make_shared<detail::shard_sequence const>(from_);
     auto const last = from_.last_token == -1 ? tokens_->size() - 1 : from_.last_token;
     if (from_.first_token < 0 || last >= tokens_->size() || last < from_.first_token) {
@@ -520,7 +535,7 @@ class token_shard_windows {
                    how_many(tokens_->size(), "token"));
     }
     count_ = last - from_.first_token + 1;
-    if (apart()) {
+    if (by_document()) {
       find_documents(last + 1);
     } else {
       auto const more = use_ == kind::training ? 1 : 0;
@@ -542,10 +557,12 @@ class token_shard_windows {
   }
   [[nodiscard]] token_shards const& description() const noexcept { return from_; }
   [[nodiscard]] std::int64_t token_count() const noexcept { return count_; }  ///< of the range
-  /// Of documents kept apart; 0 if windows are packed.
+  /// Of windows of whole documents; 0 if windows are packed.
   [[nodiscard]] std::int64_t document_count() const noexcept {
-    return apart() ? static_cast<std::int64_t>(documents_->size()) - 1 : 0;
+    return by_document() ? static_cast<std::int64_t>(documents_->size()) - 1 : 0;
   }
+  /// The places of all windows that hold no token; 0 if windows are packed.
+  [[nodiscard]] std::int64_t filler_count() const noexcept { return filler_; }
   /// Writes tokens [at, at + to.size()) of the range.
   void read_tokens(std::int64_t at, std::span<std::int32_t> to) const { tokens_->read(from_.first_token + at, to); }
 
@@ -560,7 +577,13 @@ class token_shard_windows {
     auto* out = static_cast<std::int32_t*>(targets);
     auto const context = static_cast<std::size_t>(from_.context);
     for (auto const id : ids) {
-      apart() ? read_apart(id, in, out) : read_packed(id, in, out);
+      if (!by_document()) {
+        read_packed(id, in, out);
+      } else if (id < whole_windows_) {
+        read_apart(id, in, out);
+      } else {
+        read_bin(static_cast<std::size_t>(id - whole_windows_), in, out);
+      }
       in += context;
       out += context;
     }
@@ -570,19 +593,52 @@ class token_shard_windows {
   struct document {
     std::int64_t first_token, first_window;
   };
-  [[nodiscard]] bool apart() const noexcept { return from_.documents == shard_windows::apart; }
+  /// The end of a document that does not fill a window.
+  struct rest {
+    std::int64_t first_token;
+    std::int32_t length;
+  };
+  struct packed_rests {
+    std::vector<rest> rests;  // those of one window after the other
+    std::vector<std::int64_t> begins;
+  };
+  [[nodiscard]] bool by_document() const noexcept { return from_.documents != shard_windows::packed; }
   [[nodiscard]] std::int64_t stride() const noexcept { return from_.stride == 0 ? from_.context : from_.stride; }
 
   void find_documents(std::int64_t end) {
     auto found = std::make_shared<std::vector<document>>();
     auto const begins = tokens_->documents(from_.first_token, end);
+    std::vector<rest> rests;
+    std::vector<std::int32_t> lengths;
+    bool const apart = from_.documents == shard_windows::apart;
     for (std::size_t i = 0; i < begins.size(); ++i) {
-      found->push_back({begins[i], size_});
+      found->push_back({begins[i], whole_windows_});
       auto const length = (i + 1 < begins.size() ? begins[i + 1] : end) - begins[i];
-      size_ += (length - 1 + from_.context - 1) / from_.context;  // one target fewer than tokens
+      auto const all = (length - 1 + from_.context - 1) / from_.context;  // one target fewer than tokens
+      auto const filled = std::min(all, length / from_.context);
+      whole_windows_ += apart ? all : filled;
+      if (filled == all) continue;
+      auto const left = length - filled * from_.context;
+      if (apart) {
+        filler_ += from_.context - left;
+      } else {
+        rests.push_back({begins[i] + filled * from_.context, static_cast<std::int32_t>(left)});
+        lengths.push_back(static_cast<std::int32_t>(left));
+      }
     }
-    found->push_back({end, size_});
+    found->push_back({end, whole_windows_});
     documents_ = std::move(found);
+    size_ = whole_windows_;
+    if (rests.empty()) return;
+    auto const bins = detail::best_fit(lengths, static_cast<std::int32_t>(from_.context));
+    auto packed = std::make_shared<packed_rests>();
+    packed->begins = bins.begins;
+    packed->rests.reserve(rests.size());
+    for (auto const piece : bins.pieces) packed->rests.push_back(rests[static_cast<std::size_t>(piece)]);
+    size_ += static_cast<std::int64_t>(bins.begins.size()) - 1;
+    filler_ = (size_ - whole_windows_) * from_.context;
+    for (auto const length : lengths) filler_ -= length;
+    rests_ = std::move(packed);
   }
 
   void read_packed(std::int64_t id, std::int32_t* in, std::int32_t* out) const {
@@ -617,9 +673,28 @@ class token_shard_windows {
     } else {
       out[here - 1] = -1;
     }
-    std::fill(in + here, in + context, std::max(from_.separator, 0));
-    std::fill(out + here, out + context, -1);
+    fill_up(in + here, out + here, context - here);
     hide_after_separators(in, out, here);
+  }
+  void read_bin(std::size_t bin, std::int32_t* in, std::int32_t* out) const {
+    auto left = static_cast<std::size_t>(from_.context);
+    auto const last = static_cast<std::size_t>(rests_->begins[bin + 1]);
+    for (auto i = static_cast<std::size_t>(rests_->begins[bin]); i < last; ++i) {
+      auto const& each = rests_->rests[i];
+      auto const length = static_cast<std::size_t>(each.length);
+      tokens_->read(each.first_token, {in, length});
+      std::copy(in + 1, in + length, out);
+      out[length - 1] = -1;
+      hide_after_separators(in, out, length);
+      in += length;
+      out += length;
+      left -= length;
+    }
+    fill_up(in, out, left);
+  }
+  void fill_up(std::int32_t* in, std::int32_t* out, std::size_t count) const {
+    std::fill_n(in, count, std::max(from_.separator, 0));
+    std::fill_n(out, count, -1);
   }
   void hide_after_separators(std::int32_t const* in, std::int32_t* out, std::size_t count) const {
     if (from_.separator < 0) return;
@@ -632,7 +707,10 @@ class token_shard_windows {
   kind use_;
   std::shared_ptr<detail::shard_sequence const> tokens_;
   std::shared_ptr<std::vector<document> const> documents_;  // and one past the last
+  std::shared_ptr<packed_rests const> rests_;               // in the windows from whole_windows_ on
   std::int64_t count_ = 0;
+  std::int64_t whole_windows_ = 0;  // of one document alone
+  std::int64_t filler_ = 0;
   std::int64_t size_ = 0;
 };
 
