@@ -3,7 +3,7 @@
 #   trireme_find_utf8proc()        trireme::libutf8proc (Debian's libutf8proc-dev)
 #   trireme_find_pcre2()           trireme::libpcre2 (Debian's libpcre2-dev), for expressions that are not written out
 #   trireme_find_sentencepiece()   trireme::libsentencepiece (Debian's libsentencepiece-dev)
-#   trireme_find_zlib()            trireme::libzlib (Debian's zlib1g-dev), for compressed members of .npz files
+#   trireme_find_zlib()            trireme::libzlib (Debian's zlib1g-dev), for .gz files and compressed members of .npz files
 #   trireme_find_hdf5()            trireme::libhdf5 (Debian's libhdf5-dev), for arrays in HDF5 files
 #   trireme_find_pictures()        trireme::libpictures (libpng-dev and libjpeg-dev), for PNG and JPEG files
 

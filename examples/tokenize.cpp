@@ -2,7 +2,8 @@
 //
 // Writes the tokens of texts as shards in llm.c's format, which data::token_shards and scripts/train --data read. A
 // FILE that ends in .jsonl holds a JSON object in each line, whose string "text" (--key) is a document; any other file
-// is text in UTF-8, and each line that is not empty is a document.
+// is text in UTF-8, and each line that is not empty is a document. Files whose names go on with .gz or .zst are
+// decompressed.
 //
 //   --documents D      of text files: line | paragraph (between empty lines) | file
 //   --key KEY          of JSON lines: the member that is the text
@@ -34,7 +35,12 @@
 #include "trireme/core/text.hpp"
 #include "trireme/data/token_shard_writer.hpp"
 #include "trireme/formats/file.hpp"
+#include "trireme/formats/file_system.hpp"
 #include "trireme/formats/tokenizer.hpp"
+#include "trireme/formats/zstd.hpp"
+#ifdef TOKENIZE_ZLIB  // where zlib is
+#include "gzip.hpp"
+#endif
 
 using namespace trireme;
 
@@ -126,6 +132,10 @@ int run(options given) {
   auto const start = clock::now();
   auto said = start;
   bool const speaks = ::isatty(STDERR_FILENO) != 0;
+  std::vector<formats::decompressor> can_read{formats::unzstd};
+#ifdef TOKENIZE_ZLIB
+  can_read.push_back(formats::gunzip);
+#endif
   auto const done = writer.write(
       [&] {
         return [words, known = std::make_shared<formats::word_memory>()](std::string_view document) {
@@ -138,7 +148,8 @@ int run(options given) {
         std::fprintf(stderr, "\r%.0f %% of %.2f GB, %.1f million tokens ",
                      100 * static_cast<double>(now.bytes) / static_cast<double>(now.of_bytes),
                      static_cast<double>(now.of_bytes) / 1e9, static_cast<double>(now.tokens) / 1e6);
-      });
+      },
+      formats::real_files(), can_read);
   auto const seconds = std::chrono::duration<double>(clock::now() - start).count();
   if (speaks) std::fprintf(stderr, "\n");
   std::printf("%s%s: %s in %s, from %s (%s without text); %.1f s\n", done.resumed ? "continued " : "wrote ",

@@ -135,6 +135,32 @@ TEST_CASE("plain: contents follow each other, with the end after answers", "[dat
   expect_sample(samples, 1, expected().text("a").answer("b").answer(stop).text("c").answer("d").answer(stop), 8);
 }
 
+TEST_CASE("packed samples hold whole conversations, and no target is a token of another one", "[data]") {
+  folder const in;
+  std::string lines;
+  for (int n = 1; n <= 7; ++n) {  // of n + 2 tokens
+    lines += "{\"prompt\": \"" + std::string(static_cast<std::size_t>(n), 'a') + "\", \"completion\": \"" +
+             std::to_string(n) + "\"}\n";
+  }
+  chat_lines what{.files = in.write(lines), .context = 9, .format = chat_template::plain, .padding = 7, .end = "<end>"};
+  auto const alone = what.open(encode);
+  what.packing = data::chat_packing::best_fit;
+  auto const packed = what.open(encode);
+  CHECK(packed.conversation_count() == 7);
+  CHECK(packed.size() == 5);  // 9, 8, 7, 6 + 3, 5 + 4
+  CHECK(packed.target_count() == alone.target_count());
+  expect_sample(packed, 3, expected().text("aaaa").answer("4").answer(stop).text("a").answer("1").answer(stop), 9, 7);
+  what.separator = 500;
+  auto const separate = what.open(encode);
+  CHECK(separate.size() == 6);  // 9 alone fills a sample without it: 9, 9, 8, 7, 6, 5 + 4
+  expected wanted;
+  wanted.text("aa").answer("2").answer(stop).text(std::int32_t{500}).text("a").answer("1").answer(stop);
+  wanted.text(std::int32_t{500});
+  expect_sample(separate, 5, wanted, 9, 7);
+  what.packing = data::chat_packing::none;
+  CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(what.open(encode)); }), "packed; leave it out"));
+}
+
 TEST_CASE("samples that are too long are refused, cut or left out, and counted", "[data]") {
   folder const in;
   auto const name = in.write(R"({"prompt": "12345", "completion": "678"})"  // 9 tokens with the end
@@ -193,5 +219,7 @@ TEST_CASE("lines that are not conversations are named with file and byte", "[dat
 TEST_CASE("chat_lines prints its source", "[data]") {
   CHECK(to_string(chat_lines{.files = "a.jsonl", .longer = too_long::cut}) ==
         "trireme::data::chat_lines{.files = \"a.jsonl\", .context = 1024, .format = "
-        "trireme::data::chat_template::chatml, .longer = trireme::data::too_long::cut, .padding = 0, .end = \"\"}");
+        "trireme::data::chat_template::chatml, .longer = trireme::data::too_long::cut, .padding = 0, .end = \"\", "
+        ".packing = "
+        "trireme::data::chat_packing::none, .separator = -1}");
 }

@@ -1,6 +1,7 @@
 // test-sanitize: address
 #include "trireme/data/curriculum.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -12,7 +13,9 @@
 #include "../catch.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/data/augment.hpp"
+#include "trireme/data/function.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/text_tokens.hpp"
 
 using namespace trireme;
 
@@ -127,6 +130,50 @@ TEST_CASE("samples of a source that begins again are augmented in another way", 
   data::loader loader(mixed, {.batch = 20});
   auto const all = taken(loader, 1);
   CHECK(std::set<std::int32_t>(all.begin(), all.end()).size() == 20);
+}
+
+TEST_CASE("windows of tokens grow with the step, on any number of ranks and after a resume", "[data]") {
+  std::vector<std::int32_t> tokens(401);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = 1 + static_cast<std::int32_t>(i);
+  data::packed_windows const windows(tokens, 8);
+  data::curriculum const mixed{{.batch = 4, .steps = 6}, {{windows, 1}}, [](std::int64_t step) {
+                                 return step < 2 ? 3 : step < 4 ? 5 : 8;
+                               }};
+  CHECK(mixed.window(0) == 3);
+  CHECK(mixed.window(100) == 8);
+  data::loader whole(mixed, {.batch = 4, .micro_batches = 2, .seed = 2});
+  data::loader second(mixed, {.batch = 4, .micro_batches = 2, .seed = 2}, 1, 2);
+  for (std::int64_t step = 0; step < 8; ++step) {
+    auto const kept = std::vector<std::int64_t>{3, 3, 5, 5, 8, 8, 8, 8}[static_cast<std::size_t>(step)];
+    if (step == 3) second.seek(whole.position());
+    auto const& all = whole.next();
+    if (step == 1 || step == 2) continue;  // the other rank begins again from the place of this one
+    auto const& half = second.next();
+    auto const same = [](any_view<> const& a, any_view<> const& b) {
+      auto const x = a.as<std::int32_t>().span(), y = b.as<std::int32_t>().span();
+      return std::equal(x.begin(), x.end(), y.begin(), y.end());
+    };
+    CHECK(same(all.micro_batches[1].inputs, half.micro_batches[0].inputs));
+    CHECK(same(all.micro_batches[1].targets, half.micro_batches[0].targets));
+    auto const in = half.micro_batches[0].inputs.as<std::int32_t>().span();
+    auto const out = half.micro_batches[0].targets.as<std::int32_t>().span();
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      bool const shown = static_cast<std::int64_t>(i % 8) < kept;
+      CHECK((in[i] != 0) == shown);
+      CHECK(out[i] == (shown ? in[i] + 1 : -1));
+    }
+  }
+  std::vector<std::int32_t> in(8), out(8);
+  mixed.read(std::vector<std::int64_t>{3}, in.data(), out.data());  // an evaluation sees whole windows
+  CHECK(in.back() == 32);
+  auto const said = [](data::shared_dataset const& from, std::int64_t length) {
+    return sentence_of<config_error>([&] {
+      data::curriculum const made({.batch = 1, .steps = 3}, {{from, 1}}, [&](std::int64_t) { return length; });
+    });
+  };
+  CHECK(contains(said(windows, 9), "in step 0 windows have 9 tokens, but there are from 1 to 8"));
+  CHECK(contains(said(windows, 0), "0 tokens"));
+  CHECK(contains(said(data::function([](float x) { return x; }, {.samples = 3}), 1), "not windows of tokens"));
 }
 
 TEST_CASE("impossible curricula are refused", "[data]") {

@@ -52,7 +52,9 @@ TEST_CASE("a loader follows a list, on any number of ranks and after a resume", 
   CHECK(seen(0, 0, 1) == ids{3, 3, 9, 0, 1, 7, 2, 3, 3, 9, 0, 1, 7});  // the last batch of an epoch is short
   CHECK(seen(0, 1, 2) == ids{3, 0, 7, 2, 3, 0, 7});
   CHECK(seen(4, 0, 1) == ids{1, 7, 2, 3, 3, 9, 0, 1, 7});
-  CHECK(contains(sentence_of<config_error>([&] { data::listed_order(numbers, {0, 10}); }),
+  CHECK(contains(sentence_of<config_error>([&] {
+                   data::listed_order(numbers, {0, 10});
+                 }),
                  "position 1 is sample 10, but there are 10 samples"));
   CHECK(contains(sentence_of<config_error>([&] { data::listed_order(numbers, {}); }), "the order is empty"));
 }

@@ -46,6 +46,11 @@ class pack {
   constexpr void each(F&& f) const {
     each_of(items_, f);
   }
+  /// f(values...), in their order.
+  template <class F>
+  constexpr decltype(auto) apply(F&& f) const {
+    return apply_to(items_, f);
+  }
   /// The value of a type that occurs once.
   template <class One>
   [[nodiscard]] constexpr One& get() noexcept {
@@ -56,6 +61,10 @@ class pack {
   template <std::size_t... Index, class F>
   static constexpr void each_of(detail::pack_items<std::index_sequence<Index...>, T...> const& items, F& f) {
     (f(static_cast<detail::pack_item<Index, T> const&>(items).value), ...);
+  }
+  template <std::size_t... Index, class F>
+  static constexpr decltype(auto) apply_to(detail::pack_items<std::index_sequence<Index...>, T...> const& items, F& f) {
+    return f(static_cast<detail::pack_item<Index, T> const&>(items).value...);
   }
 
   detail::pack_items<std::index_sequence_for<T...>, T...> items_;

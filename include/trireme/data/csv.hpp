@@ -262,8 +262,8 @@ class csv_samples {
         throw refusal(text("column \"", each.as.name, "\" has no number, so that it cannot be standardised"));
       }
       if (each.what == detail::csv_conversion::kind::category && each.ids.empty()) {
-        throw refusal(text("column \"", each.as.name,
-                           "\" has no category, because all of its fields are missing; leave it out"));
+        throw refusal(
+            text("column \"", each.as.name, "\" has no category, because all of its fields are missing; leave it out"));
       }
       detail::expect_distinct(each.as.name, each.ids.size(), each.type);
       each.finish();

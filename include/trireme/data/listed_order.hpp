@@ -59,7 +59,7 @@ class listed_order {
 
 /// Where the numbers of nanogpt_order begin, and how torch makes them.
 struct torch_numbers {
-  std::uint64_t drawn_before = 0;  ///< numbers of 32 bits that the generator has given before
+  std::uint64_t drawn_before = 0;                    ///< numbers of 32 bits that the generator has given before
   std::uint64_t wide_from = std::uint64_t{1} << 28;  ///< windows from which on it takes 64 bits; older torch: 2^32
   friend bool operator==(torch_numbers const&, torch_numbers const&) = default;
 };
@@ -75,8 +75,8 @@ struct torch_numbers {
 [[nodiscard]] inline std::vector<std::int64_t> nanogpt_order(std::uint32_t seed, std::int64_t windows,
                                                              std::int64_t count, torch_numbers const& from = {}) {
   if (windows < 1 || count < 1) {
-    throw config_error(text("trireme::data::nanogpt_order: ", count, " numbers below ", windows,
-                            ", but both must be at least 1"));
+    throw config_error(
+        text("trireme::data::nanogpt_order: ", count, " numbers below ", windows, ", but both must be at least 1"));
   }
   std::mt19937 engine(seed);
   engine.discard(from.drawn_before);

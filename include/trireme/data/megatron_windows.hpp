@@ -29,10 +29,10 @@ class megatron_samples;
 ///
 ///     data::megatron_windows{.file = "data/text.bin", .context = 2048, .samples = 1000 * 256, .seed = 1234}.open()
 ///
-/// Sequences of the index are shuffled, joined over as many epochs as `.samples` need, cut into windows, and the windows
-/// are shuffled; the last epoch is shuffled apart if less than 80 % of it is needed. A batch of fit() is then a global
-/// batch of Megatron-LM. The seed of fit() has no influence, and a further epoch is the same order again.
-/// For everything else take token_shards, which needs no memory for an order.
+/// Sequences of the index are shuffled, joined over as many epochs as `.samples` need, cut into windows, and the
+/// windows are shuffled; the last epoch is shuffled apart if less than 80 % of it is needed. A batch of fit() is then a
+/// global batch of Megatron-LM. The seed of fit() has no influence, and a further epoch is the same order again. For
+/// everything else take token_shards, which needs no memory for an order.
 ///
 /// Bytes    12 for each sequence and epoch, 8 for each sequence, 4 for each sample.
 /// Errors   open() throws config_error for fields out of range and for sequences that do not fill a window; the errors

@@ -46,8 +46,8 @@ enum class shard_kind {
 
 /// Which tokens a window of shards holds.
 enum class shard_windows {
-  packed,  ///< consecutive tokens, whatever documents they belong to
-  apart,   ///< tokens of one document only: its last window is filled up, and has no targets there
+  packed,    ///< consecutive tokens, whatever documents they belong to
+  apart,     ///< tokens of one document only: its last window is filled up, and has no targets there
   best_fit,  ///< whole documents, as many as fit; longer ones fill windows alone, and their rests are packed too
 };
 
@@ -100,8 +100,8 @@ struct token_shards {
 [[nodiscard]] inline std::string to_string(token_shards const& from) {
   return text("trireme::data::token_shards{.files = ", to_string(from.files), ", .context = ", from.context,
               ", .kind = trireme::data::shard_kind::", name_of(from.kind), ", .vocabulary = ", from.vocabulary,
-              ", .separator = ", from.separator, ", .documents = trireme::data::shard_windows::",
-              name_of(from.documents), ", .stride = ", from.stride,
+              ", .separator = ", from.separator,
+              ", .documents = trireme::data::shard_windows::", name_of(from.documents), ", .stride = ", from.stride,
               ", .first_token = ", from.first_token, ", .last_token = ", from.last_token, ", .tensor = \"", from.tensor,
               "\"}");
 }
