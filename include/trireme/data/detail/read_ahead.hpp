@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <forward_list>
 #include <functional>
 #include <mutex>
 #include <new>
@@ -42,30 +43,44 @@ namespace trireme::data::detail {
   return false;
 }
 
-/// Throws the exception that is being handled, with the number of the sample whose reading it ended.
-[[noreturn]] inline void throw_named(char const* who, std::int64_t id) {
-  auto const sentence = [&](std::string_view what) { return text("sample ", id, " cannot be read: ", what); };
-  auto const reason = [](std::string_view what, std::size_t skipped) {
-    return what.substr(std::min(skipped, what.size()));
+/// Whether an exception is not of one sample, and always ends the reading.
+[[nodiscard]] inline bool is_fatal(std::exception_ptr const& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& known) {
+    return dynamic_cast<std::bad_alloc const*>(&known) != nullptr ||
+           dynamic_cast<config_error const*>(&known) != nullptr || dynamic_cast<comm_error const*>(&known) != nullptr;
+  } catch (...) {
+    return true;
+  }
+}
+/// Of a fatal one of an unknown type "an exception of an unknown type".
+[[nodiscard]] inline std::string what_of(std::exception_ptr const& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+/// An exception that is not fatal, with the number of the sample whose reading it ended.
+[[nodiscard]] inline std::exception_ptr named(char const* who, std::int64_t id, std::exception_ptr const& failure) {
+  auto const what = what_of(failure);
+  if (names_a_sample(what)) return failure;
+  auto const sentence = [&](std::size_t skipped) {
+    return text("sample ", id, " cannot be read: ", std::string_view(what).substr(std::min(skipped, what.size())));
   };
   try {
-    throw;
-  } catch (std::bad_alloc const&) {
-    throw;
-  } catch (config_error const&) {
-    throw;
-  } catch (comm_error const&) {
-    throw;
+    std::rethrow_exception(failure);
   } catch (io_error const& problem) {
-    if (names_a_sample(problem.what())) throw;
-    throw io_error(problem.path(), sentence(reason(problem.what(), problem.path().size() + 2)), problem.number());
+    return std::make_exception_ptr(io_error(problem.path(), sentence(problem.path().size() + 2), problem.number()));
   } catch (format_error const& problem) {
-    if (names_a_sample(problem.what())) throw;
     auto const before = text(problem.path(), ": byte ", problem.offset(), ": ").size();
-    throw format_error(problem.path(), problem.offset(), sentence(reason(problem.what(), before)));
-  } catch (std::exception const& problem) {
-    if (names_a_sample(problem.what())) throw;
-    throw sample_error(text(who, ": ", sentence(problem.what())), id);
+    return std::make_exception_ptr(format_error(problem.path(), problem.offset(), sentence(before)));
+  } catch (...) {  // its handler is what sample_error nests
+    return std::make_exception_ptr(sample_error(text(who, ": ", sentence(0)), id));
   }
 }
 
@@ -89,7 +104,8 @@ class read_ahead {
     std::int64_t bad_samples = 0;
     bool one_by_one = false;  // a chunk is one sample, else a worker's share of the batch
   };
-  explicit read_ahead(settings const& how) : how_(how), slots_(how.batches) {}
+  explicit read_ahead(settings const& how)
+      : how_(how), slots_(how.batches), readings_(static_cast<std::size_t>(std::clamp<std::int64_t>(how.workers, 0, 1024))) {}
   virtual ~read_ahead() = default;
 
   /// Prepares a slot for the next batch. @returns its samples on this rank; -1: there are no more batches.
@@ -105,7 +121,6 @@ class read_ahead {
 
   /// The slot with the next batch, which is the caller's until the next call; slots.size() if there are no more.
   std::size_t take() {
-    if (!has_threads()) return take_here();
     start_threads();
     std::unique_lock lock(mutex_);
     mode_ = arithmetic_mode::of_this_thread();
@@ -188,38 +203,14 @@ class read_ahead {
 
   void start_threads() {
     if (!threads_.empty()) return;
-    auto const count = static_cast<std::size_t>(how_.workers);
-    threads_.reserve(count);
-    readings_.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
+    for (auto& each : readings_) {
       try {
-        threads_.emplace_back([this, i] { work(i); });
+        threads_.emplace_front([this, &each] { work(each); });
       } catch (...) {
         if (threads_.empty()) throw;
         break;  // fewer threads read the same
       }
     }
-  }
-
-  std::size_t take_here() {
-    auto const begin = clock::now();
-    in_use_ = false;
-    reset_slots();
-    auto const count = start(0);
-    if (count < 0) return slots_.size();
-    slots_[0].count = count;
-    if (count > 0) {
-      read_chunk(0, 0, count, slots_[0].troubles);
-      note_time(0, 0, count, seconds_since(begin));
-    }
-    waited_ += seconds_since(begin);
-    if (auto const failure = settle(0); failure != nullptr) {
-      reset_slots();
-      take_back();
-      std::rethrow_exception(failure);
-    }
-    tell_left_out();
-    return 0;
   }
 
   [[nodiscard]] bool is_ready() const {
@@ -232,13 +223,15 @@ class read_ahead {
   // While the caller waits, it says which sample it waits for.
   void wait(std::unique_lock<std::mutex>& lock) {
     auto const begin = clock::now();
+    while (!has_threads() && !is_ready()) read_some(lock, nullptr);
     auto limit = patience;
     while (!filled_.wait_for(lock, limit, [this] { return is_ready(); })) {
       limit = 2 * limit;
-      auto const oldest = std::min_element(readings_.begin(), readings_.end(), [](reading const& a, reading const& b) {
-        return a.active != b.active ? a.active : a.since < b.since;
-      });
-      if (call_ == nullptr || !oldest->active) continue;
+      reading const* oldest = nullptr;
+      for (auto const& each : readings_) {
+        if (each.active && (oldest == nullptr || each.since < oldest->since)) oldest = &each;
+      }
+      if (call_ == nullptr || oldest == nullptr) continue;
       auto const at = *oldest;
       lock.unlock();
       call_({.sample = id(at.slot, at.first, 0), .samples = at.count, .seconds = seconds_since(at.since)});
@@ -269,8 +262,10 @@ class read_ahead {
   std::exception_ptr settle(std::size_t slot) {
     auto& troubles = slots_[slot].troubles;
     if (troubles.empty()) return nullptr;
-    std::stable_sort(troubles.begin(), troubles.end(),
-                     [](trouble const& a, trouble const& b) { return a.index < b.index; });
+    // By hand: there are few of them, and they come nearly sorted.
+    for (std::size_t end = 1; end < troubles.size(); ++end) {
+      for (auto i = end; i > 0 && troubles[i].index < troubles[i - 1].index; --i) std::swap(troubles[i], troubles[i - 1]);
+    }
     auto const before = left_out_.size();
     for (auto const& each : troubles) {
       bool const counts = each.id >= 0;
@@ -278,7 +273,7 @@ class read_ahead {
                                      [&](read_problem const& one) { return one.sample == each.id; });
       bool const too_many = counts && !known && static_cast<std::int64_t>(left_out_.size()) >= how_.bad_samples;
       if (each.ends || too_many) {
-        left_out_.resize(before);
+        while (left_out_.size() > before) left_out_.pop_back();
         return too_many && how_.bad_samples > 0 ? too_many_bad(each) : each.what;
       }
       if (!known) left_out_.push_back({.sample = each.id, .seconds = 0, .reason = what_of(each.what)});
@@ -293,15 +288,6 @@ class read_ahead {
       std::rethrow_exception(last.what);
     } catch (...) {
       return std::make_exception_ptr(sample_error(sentence, last.id));
-    }
-  }
-  static std::string what_of(std::exception_ptr const& problem) {
-    try {
-      std::rethrow_exception(problem);
-    } catch (std::exception const& known) {
-      return known.what();
-    } catch (...) {
-      return "an exception of an unknown type";
     }
   }
   void tell_left_out() {
@@ -342,40 +328,14 @@ class read_ahead {
                               std::exception_ptr const& known) {
     try {
       number = ids(slot)[static_cast<std::size_t>(index)] = id(slot, index, attempt);
-      try {
-        if (known != nullptr) std::rethrow_exception(known);
-        read(slot, index, 1);
-      } catch (...) {
-        throw_named(how_.who, number);
-      }
+      if (known != nullptr) return named(how_.who, number, known);
+      read(slot, index, 1);
+      return nullptr;
     } catch (...) {
-      return std::current_exception();
-    }
-    return nullptr;
-  }
-  // Errors that are not of one sample.
-  static bool is_fatal(std::exception_ptr const& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (std::bad_alloc const&) {
-      return true;
-    } catch (config_error const&) {
-      return true;
-    } catch (comm_error const&) {
-      return true;
-    } catch (std::exception const&) {
-      return false;
-    } catch (...) {
-      return true;
+      auto const failure = std::current_exception();
+      return number < 0 || is_fatal(failure) ? failure : named(how_.who, number, failure);
     }
   }
-  void note_time(std::size_t slot, std::int64_t first, std::int64_t count, double seconds) {
-    if (seconds <= slowest_.seconds) return;
-    slowest_.sample = ids(slot)[static_cast<std::size_t>(first)];
-    slowest_.samples = count;
-    slowest_.seconds = seconds;
-  }
-
   [[nodiscard]] bool has_chunk() const {
     if (begun_ == 0) return false;
     auto const& last = slots_[(begun_ - 1) % slots_.size()];
@@ -408,42 +368,47 @@ class read_ahead {
     filled_.notify_one();
   }
 
-  void work(std::size_t worker) {
-    std::vector<trouble> found;
+  void work(reading& now) {
     std::unique_lock lock(mutex_);
     while (true) {
       room_.wait(lock, [this] { return stopping_ || (!halted_ && (has_chunk() || has_room())); });
       if (stopping_) return;
-      if (!has_chunk()) {
-        begin_batch();
-        continue;
-      }
-      auto const slot = (begun_ - 1) % slots_.size();
-      auto& state = slots_[slot];
-      auto const first = state.given;
-      auto const share = how_.one_by_one ? 1 : (state.count + how_.workers - 1) / how_.workers;
-      auto const count = std::min(share, state.count - first);
-      state.given += count;
-      ++busy_;
-      auto const mode = mode_;
-      auto const since = clock::now();
-      readings_[worker] = {true, slot, first, count, since};
-      lock.unlock();
-      mode.use();
-      read_chunk(slot, first, count, found);
-      auto const seconds = seconds_since(since);
-      lock.lock();
-      --busy_;
-      readings_[worker].active = false;
-      note_time(slot, first, count, seconds);
-      state.done += count;
-      for (auto& each : found) {
-        if (each.ends) state.failed = halted_ = true;
-        state.troubles.push_back(std::move(each));
-      }
-      found.clear();
-      complete();
+      read_some(lock, &now);
     }
+  }
+  // Begins a batch or reads a chunk. @param now  where a thread says what it reads.
+  void read_some(std::unique_lock<std::mutex>& lock, reading* now) {
+    if (!has_chunk()) return begin_batch();
+    auto const slot = (begun_ - 1) % slots_.size();
+    auto& state = slots_[slot];
+    auto const first = state.given;
+    auto const workers = std::max<std::int64_t>(how_.workers, 1);
+    auto const share = how_.one_by_one ? 1 : (state.count + workers - 1) / workers;
+    auto const count = std::min(share, state.count - first);
+    state.given += count;
+    ++busy_;
+    auto const mode = mode_;
+    auto const since = clock::now();
+    if (now != nullptr) *now = {true, slot, first, count, since};
+    lock.unlock();
+    mode.use();
+    std::vector<trouble> found;
+    read_chunk(slot, first, count, found);
+    auto const seconds = seconds_since(since);
+    lock.lock();
+    --busy_;
+    if (now != nullptr) now->active = false;
+    if (seconds > slowest_.seconds) {
+      slowest_.sample = ids(slot)[static_cast<std::size_t>(first)];
+      slowest_.samples = count;
+      slowest_.seconds = seconds;
+    }
+    state.done += count;
+    for (auto& each : found) {
+      if (each.ends) state.failed = halted_ = true;
+      state.troubles.push_back(std::move(each));
+    }
+    complete();
   }
 
  protected:
@@ -470,7 +435,7 @@ class read_ahead {
   bool tries_again_ = false;  // the failure has been thrown
   bool stopping_ = false;
   arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
-  std::vector<std::thread> threads_;
+  std::forward_list<std::thread> threads_;
 };
 
 }  // namespace trireme::data::detail
