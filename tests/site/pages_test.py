@@ -129,11 +129,14 @@ def missed_faults(folder, python):
         if status == 0 or name not in said:
             yield f"scripts/docs does not report {name}:\n{said}"
     header = project / "include/trireme/version.hpp"
-    wrong = "namespace trireme {\n/// Nothing.\n/// @param missing  is not there.\nvoid nothing(int present);\n}\n"
+    wrong = ("namespace trireme {\n/// Nothing.\n/// @param missing  is not there.\nvoid nothing(int present);\n\n"
+             "void without_a_word();\n}\n")
     header.write_text(header.read_text(encoding="utf-8") + wrong, encoding="utf-8")
     status, said = build(project, folder / "broken", python)
     if status == 0 or not re.search(r"version\.hpp:\d+: error: argument 'missing'", said):
         yield f"scripts/docs does not report a parameter that is not there:\n{said}"
+    if not re.search(r"version\.hpp:\d+: error: without_a_word.* has no comment", said):
+        yield f"scripts/docs does not report a function without a comment:\n{said}"
     occupied = folder / "occupied"
     occupied.mkdir()
     (occupied / "own.txt").write_text("keep", encoding="utf-8")

@@ -17,14 +17,17 @@
 
 namespace trireme::comm {
 
+/// How a command combines the ranks' elements; `own`: by a function of the program.
 enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
+/// Their names, in the same order.
 inline constexpr std::string_view reduction_names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
   return reduction_names[static_cast<std::size_t>(kind)];
 }
 
+/// The kind of a reduction's type.
 template <class Op>
 inline constexpr reduction_kind reduction_of =
     std::is_base_of_v<reduction::own, Op> ? reduction_kind::own : reduction_kind::none;

@@ -10,6 +10,7 @@
 
 namespace trireme::comm {
 
+/// The kinds of calls that a communicator counts and carries out.
 enum class collective : std::uint8_t {
   barrier,
   all_reduce,
@@ -82,8 +83,10 @@ inline constexpr row collective_rows[] = {
 };
 }  // namespace detail
 
+/// The number of them.
 inline constexpr int collective_kinds = static_cast<int>(std::size(detail::collective_rows));
 
+/// What is known of a kind before it is called: its name and geometry.
 [[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
   return detail::collective_rows[static_cast<std::size_t>(kind)];
 }

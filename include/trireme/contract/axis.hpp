@@ -65,6 +65,7 @@ concept described_axis = requires {
 template <class A>
 concept mesh_axis = strategy<A> || described_axis<A>;
 
+/// The name of an axis's kind; "data" for a strategy that says none.
 template <mesh_axis A>
 inline constexpr std::string_view kind_of_axis = [] {
   if constexpr (described_axis<A>) {
@@ -73,6 +74,7 @@ inline constexpr std::string_view kind_of_axis = [] {
     return std::string_view("data");
   }
 }();
+/// The facts that an axis states, or those of data.
 template <mesh_axis A>
 inline constexpr axis_facts facts_of_axis = [] {
   if constexpr (described_axis<A>) {

@@ -67,6 +67,7 @@ concept has_compressor_state = requires {
       std::constructible_from<typename C::template instance<Env>, C const&, bucket_form const&>;
 };
 
+/// The run state of a compressor for one bucket.
 template <class C, class Env>
 requires has_compressor_state<C, Env>
 [[nodiscard]] compressor_state<C, Env> make_compressor_state(C const& description, bucket_form const& form) {

@@ -74,6 +74,7 @@ struct samples_in {
   }
 };
 
+/// Samples in host memory.
 using samples = samples_in<host>;
 
 /// The type of a network's inputs and outputs: double in precision::fp64, else float.

@@ -53,6 +53,7 @@ struct precision_state_of<Precision> {
 
 }  // namespace detail
 
+/// The run state of a precision.
 template <class Precision>
 using precision_state = typename detail::precision_state_of<Precision>::type;
 

@@ -26,6 +26,7 @@ struct category_of<T> {
   using type = typename T::policy_category;
 };
 
+/// The slot of make_trainer that a policy belongs to.
 template <class T>
 using category_of_t = typename category_of<T>::type;
 

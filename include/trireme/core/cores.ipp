@@ -27,8 +27,8 @@ TRIREME_BODY std::vector<int> allowed_cores() {
 #if defined(__linux__)
   // The kernel rejects sets that are smaller than its own, and some machines have more than the usual 1024 bits.
   for (int most = CPU_SETSIZE; cores.empty() && most <= 1 << 20; most *= 2) {
-    auto const free = [](cpu_set_t* set) { CPU_FREE(set); };
-    std::unique_ptr<cpu_set_t, decltype(free)> const set(CPU_ALLOC(static_cast<std::size_t>(most)), free);
+    auto const release = [](cpu_set_t* set) { CPU_FREE(set); };
+    std::unique_ptr<cpu_set_t, decltype(release)> const set(CPU_ALLOC(static_cast<std::size_t>(most)), release);
     auto const bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(most));
     if (set == nullptr || ::sched_getaffinity(0, bytes, set.get()) != 0) continue;
     for (int core = 0; core < most; ++core)

@@ -134,6 +134,7 @@ struct dtype_traits<std::byte> {
   static constexpr dtype value = dtype::u8;
 };
 
+/// The dtype of a C++ type.
 template <class T>
 inline constexpr dtype dtype_of = dtype_traits<T>::value;
 

@@ -24,6 +24,7 @@ struct allowed {
   }
 };
 
+/// The ranges that most numbers of descriptions have.
 inline constexpr allowed not_negative{};
 inline constexpr allowed positive{.above = true};
 inline constexpr allowed at_least_one{.low = 1};

@@ -38,6 +38,7 @@ struct header {
   std::uint64_t data_at = 0;  ///< of the first number, in bytes from the beginning of the file
 };
 
+/// A longer header is refused.
 inline constexpr std::uint64_t most_header_bytes = 1 << 20;
 
 namespace detail {

@@ -20,6 +20,7 @@ namespace trireme::formats::onnx {
 /// The type of a value's elements. The values are the format's.
 enum class element : std::int32_t { f32 = 1, i32 = 6, i64 = 7, boolean = 9 };
 
+/// What a node's attribute may be, and the named attributes of one.
 using attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>>;
 using attributes = std::vector<std::pair<std::string, attribute>>;
 

@@ -31,6 +31,7 @@ struct member {
   friend bool operator==(member const&, member const&) = default;
 };
 
+/// Headers and contents are padded to blocks of this size.
 inline constexpr std::uint64_t block_bytes = 512;
 inline constexpr std::uint64_t most_extra_bytes = 1 << 20;  ///< of a long name, or of the records of a pax header
 

@@ -27,6 +27,7 @@ struct indexed_tensor {
   friend bool operator==(indexed_tensor const&, indexed_tensor const&) = default;
 };
 
+/// More files in an index are refused.
 inline constexpr std::size_t most_weight_files = 1000;
 
 /// Parses the `weight_map` of an index; accesses only its arguments, so that it can be fuzzed.

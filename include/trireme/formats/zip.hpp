@@ -46,6 +46,7 @@ struct archive {
 using decompressor =
     std::function<std::string(std::function<std::span<std::byte const>()> const& next, std::span<std::byte> to)>;
 
+/// A longer list of members is refused.
 inline constexpr std::uint64_t most_directory_bytes = 1 << 26;
 
 namespace detail {

@@ -17,6 +17,7 @@
 
 namespace trireme::nn {
 
+/// As it stands in a description's source.
 [[nodiscard]] inline std::string field_text(batch_norm const& it) {
   return text("{", it.epsilon, ", ", it.momentum, "}");
 }
@@ -112,6 +113,7 @@ struct convnet_of {
   }
 };
 
+/// A ResNet whose statistics of a batch are those of each rank, or (synchronised) of all ranks.
 using convnet = convnet_of<false>;
 using synchronised_convnet = convnet_of<true>;
 

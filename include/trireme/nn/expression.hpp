@@ -710,6 +710,7 @@ block(std::string, std::int64_t, Layers) -> block<Layers>;
 
 namespace trireme {
 
+/// A unit of layers reads tokens if its first layer does.
 template <nn::unit_of_layers Unit>
 inline constexpr bool reads_tokens<Unit> = nn::detail::begins_with_tokens<
     typename nn::detail::layers_in<std::remove_cvref_t<decltype(std::declval<Unit const&>().layers())>>::type>;

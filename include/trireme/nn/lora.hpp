@@ -189,6 +189,7 @@ template <class Model>
   return text("nn::lora(", describe(m.model), ", {.rank = ", m.changes.rank, ", .alpha = ", m.changes.alpha,
               ", .layers = \"", m.changes.layers, "\"})");
 }
+/// That of the model below, into which the changes are merged when it is saved.
 template <class Model>
 [[nodiscard]] formats::json::value config_of(lora_of<Model> const& m) {
   return config_of(m.model);

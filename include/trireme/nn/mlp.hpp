@@ -92,6 +92,7 @@ struct mlp_with {
     put(mlp_layer<false, Loss>{.layer = layer(outputs), .index = index, .loss = loss});
   }
 };
+/// A perceptron whose loss is the mean squared error.
 using mlp = mlp_with<loss::squared_error>;
 
 template <class Loss>

@@ -298,6 +298,7 @@ class node {
   std::string name_;
 };
 
+/// A node of a unit's chain, and its owner.
 template <class Env>
 using node_pointer = std::unique_ptr<node<Env>>;
 

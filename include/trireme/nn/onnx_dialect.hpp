@@ -14,6 +14,7 @@ enum class onnx_dialect {
   ort,       ///< opset 21 and onnxruntime's own: GroupQueryAttention, SkipSimplifiedLayerNormalization
 };
 
+/// Their names, in the same order.
 inline constexpr std::array onnx_dialects{std::string_view("portable"), std::string_view("native"),
                                           std::string_view("ort")};
 

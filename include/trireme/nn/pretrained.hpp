@@ -47,6 +47,7 @@ void read_config(formats::json::value const& config, llama& to);
 [[nodiscard]] std::string model_type_in(std::string const& directory,
                                         formats::file_system& files = formats::real_files());
 
+/// A longer config.json is refused.
 inline constexpr std::uint64_t most_config_bytes = 1'000'000;
 
 /// How a model generates, in Hugging Face's files; not every model has it.

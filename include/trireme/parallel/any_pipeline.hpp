@@ -48,6 +48,7 @@ struct any_pipeline {
               "}");
 }
 
+/// The units of a stage, under the schedule that the description names.
 template <staged_model Model>
 [[nodiscard]] stage_assignment assignment_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
   stage_assignment assignment;

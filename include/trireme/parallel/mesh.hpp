@@ -164,6 +164,7 @@ void for_each_axis(P const& policy, F&& f) {
 
 }  // namespace detail
 
+/// The axis of a policy that splits samples; one of degree 1 if it has none.
 template <parallel_policy P>
 [[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
   data_axis_t<P> found{};
