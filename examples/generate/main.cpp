@@ -16,14 +16,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "../language_model.hpp"
-#include "words.hpp"
+#include "../vocabulary.hpp"
 
 #include "trireme/nn/pretrained.hpp"
 #include "trireme/train/generate.hpp"
@@ -107,11 +106,8 @@ void run(options given) {
     write_model();
     given.directory = "model";
   }
-  for (auto const* const name : {"/tokenizer.json", "/tokenizer.model"}) {
-    if (given.tokenizer.empty() && std::filesystem::exists(given.directory + name))
-      given.tokenizer = given.directory + name;
-  }
-  words vocabulary(given.tokenizer);
+  vocabulary const words(given.tokenizer, given.directory);
+  auto const added = words.new_stream();
   auto const model = read_model(given.directory);
   comm::self_world world;
   // All parameters are frozen, so that there are no gradients.
@@ -121,15 +117,15 @@ void run(options given) {
   auto const context = model.with([](auto const& each) { return each.context; });
   std::printf("%s", given.prompt.c_str());
   generate(
-      trainer, vocabulary.encode(given.prompt), given.tokens, context, given.how,
+      trainer, words.encode(given.prompt), given.tokens, context, given.how,
       [&](std::int32_t token) {
         if (std::find(ends.begin(), ends.end(), token) != ends.end()) return false;
-        auto const more = vocabulary.add(token);  // a byte may be 0
+        auto const more = added(token);  // a byte may be 0
         std::fwrite(more.data(), 1, more.size(), stdout);
         std::fflush(stdout);
         return true;
       },
-      vocabulary.count());
+      words.count());
   std::printf("\n");
 }
 

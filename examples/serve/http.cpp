@@ -339,7 +339,7 @@ struct http_server::state {
     auto const out = std::make_shared<job>(computes, open, std::move(what));
     if (open > options.most_streams) throw serve::overloaded_error("streams");
     out->head = {random_name(chat ? "chatcmpl-" : "cmpl-"), seconds_now(), options.limits.model};
-    out->begin(prompts, words.texts());
+    out->begin(prompts, texts);
     return out;
   }
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view what, bool begin_token, char const* field) const {
@@ -389,6 +389,8 @@ struct http_server::state {
 
   serve::engine& computes;
   vocabulary const& words;
+  openai::token_texts const texts{[this](auto token) { return words.alone(token); },
+                                  [this] { return words.new_stream(); }};
   http_options const options;
   std::int64_t const started = seconds_now();
   std::atomic<std::int64_t> open = 0;

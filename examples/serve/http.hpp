@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "vocabulary.hpp"
+#include "../vocabulary.hpp"
 
 #include "trireme/data/chat_lines.hpp"
 #include "trireme/serve/engine.hpp"

@@ -14,15 +14,13 @@
 #include <system_error>
 #include <vector>
 
-#include "../language_model.hpp"
+#include "../vocabulary.hpp"
 #include "http.hpp"
-#include "vocabulary.hpp"
+#include "model.hpp"
 
 #include "trireme/formats/file.hpp"
 #include "trireme/nn/pretrained.hpp"
-#include "trireme/serve/decoder.hpp"
 #include "trireme/serve/engine.hpp"
-#include "trireme/train/pretrained.hpp"
 #include "trireme/trireme.hpp"
 
 using namespace trireme;
@@ -32,7 +30,7 @@ namespace {
 constexpr char const* usage =
     R"(serve DIR [--port P] [--host H] [--api-key-file F] [--name NAME] [--tokenizer FILE] [--chat-template T]
       [--max-tokens N] [--max-body BYTES] [--max-streams N] [--queue N] [--running N] [--positions N]
-      [--pass-tokens N] [--drain-seconds S]
+      [--pass-tokens N] [--drain-seconds S] [--precision fp32|bf16]
 
 Answers OpenAI's clients with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in Hugging Face's
 format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/completions, /v1/models, /health,
@@ -51,11 +49,12 @@ format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/compl
   --running N          prompts that are computed at a time (64)
   --positions N        places for keys and values of all of them (eight contexts, but not more than 16384)
   --pass-tokens N      positions that are computed in one pass (256)
+  --precision P        fp32 or bf16: of what is read in each pass; the weights in DIR may have any type (fp32)
   --drain-seconds S    after SIGTERM or SIGINT, running answers have so long to end (60); a second signal ends them
 )";
 
 struct options {
-  std::string directory, name, tokenizer, chat, keys;
+  std::string directory, name, tokenizer, chat, keys, precision = "fp32";
   std::int64_t max_tokens = 0, drain_seconds = 60;
   http_options http{};
   serve::engine_options engine{.most_waiting = 256};
@@ -107,11 +106,15 @@ options parse(std::vector<std::string_view> const& given) {
       out.engine.positions = number(name, value, 16, many);
     else if (name == "--pass-tokens")
       out.engine.tokens_in_pass = number(name, value, 1, many);
+    else if (name == "--precision")
+      out.precision = value;
     else if (name == "--drain-seconds")
       out.drain_seconds = number(name, value, 0, many);
     else
       throw config_error(text("unknown option ", name));
   }
+  if (out.precision != "fp32" && out.precision != "bf16")
+    throw config_error(text("--precision is \"", out.precision, "\"; it is fp32 or bf16"));
   if (out.directory.empty()) throw config_error("usage: serve DIR [--port P] [--host H] [--api-key-file F] and so on");
   return out;
 }
@@ -128,10 +131,6 @@ data::chat_lines chat_of(options const& given, vocabulary const& words, std::vec
 }
 
 void run(options given, sigset_t const& signals) {
-  for (auto const* const name : {"/tokenizer.json", "/tokenizer.model"}) {
-    if (given.tokenizer.empty() && std::filesystem::exists(given.directory + name))
-      given.tokenizer = given.directory + name;
-  }
   if (given.name.empty()) {
     auto const path = std::filesystem::absolute(given.directory).lexically_normal();
     given.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
@@ -141,15 +140,11 @@ void run(options given, sigset_t const& signals) {
     given.http.keys = serve::openai::api_keys(formats::read_text(given.keys, most));
     if (given.http.keys.empty()) throw config_error(text(given.keys, " has no key; write one in a line"));
   }
-  vocabulary const words(given.tokenizer);
-  auto const model = read_model(given.directory);
-  comm::self_world world;
-  // All parameters are frozen, so that there are no gradients.
-  auto trainer = make_trainer(model, optim::groups{optim::sgd{}, {{.names = "*", .frozen = true}}}, world);
-  load_pretrained(trainer, given.directory);
-  auto decoder = serve::decoder_of(trainer, model);
-  given.engine.known = std::min(words.count(), decoder.vocabulary());
-  serve::engine engine(decoder, given.engine);
+  vocabulary const words(given.tokenizer, given.directory);
+  auto const load = given.precision == "bf16" ? load_bf16 : load_fp32;
+  auto const decoder = load(read_model(given.directory), given.directory);
+  given.engine.known = std::min(words.count(), decoder->vocabulary());
+  serve::engine engine(*decoder, given.engine);
 
   auto& http = given.http;
   auto const context = engine.options().context;
@@ -161,7 +156,7 @@ void run(options given, sigset_t const& signals) {
     if (mark.size() == 1) http.ends.push_back(mark.front());
   }
   http.limits.model = given.name;
-  http.limits.vocabulary = decoder.vocabulary();
+  http.limits.vocabulary = decoder->vocabulary();
   http.limits.most_tokens = given.max_tokens > 0 ? std::min(given.max_tokens, context) : context;
   http.limits.most_answers = std::min(http.limits.most_answers, engine.options().most_waiting);
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,22 +12,27 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/token_stream.hpp"
-#include "trireme/serve/openai.hpp"
 
-#ifdef SERVE_UTF8PROC
+#ifdef EXAMPLES_UTF8PROC
 #include "trireme/formats/tokenizer.hpp"
 #endif
-#ifdef SERVE_SENTENCEPIECE
+#ifdef EXAMPLES_SENTENCEPIECE
 #include "trireme/formats/sentencepiece.hpp"
 #endif
 
 /// The tokens: those of a tokenizer.json, of a .model of sentencepiece, or bytes. Any thread may use them.
 class vocabulary {
  public:
+  /// What a token adds to the text of those that were given before.
+  using stream = std::function<std::string(std::int32_t)>;
+
+  /// A model's: the file that was given, or else the one in the model's directory.
+  vocabulary(std::string const& path, std::string const& directory)
+      : vocabulary(path.empty() ? file_in(directory) : path) {}
   /// @param path  of the tokenizer's file; empty: bytes.
   explicit vocabulary(std::string const& path) {
     if (path.ends_with(".model")) {
-#ifdef SERVE_SENTENCEPIECE
+#ifdef EXAMPLES_SENTENCEPIECE
       take(trireme::formats::sentencepiece::read(path), [](auto const& known, std::string_view text, bool begin) {
         auto out = known.encode(text);
         if (begin && known.begin()) out.insert(out.begin(), *known.begin());
@@ -37,7 +42,7 @@ class vocabulary {
       fail(path, "sentencepiece");
 #endif
     } else if (!path.empty()) {
-#ifdef SERVE_UTF8PROC
+#ifdef EXAMPLES_UTF8PROC
       take(trireme::formats::tokenizer::read(path), [](auto const& known, std::string_view text, bool begin) {
         using trireme::formats::special_tokens;
         return known.encode(text, begin ? special_tokens::with : special_tokens::without);
@@ -46,10 +51,10 @@ class vocabulary {
       fail(path, "utf8proc");
 #endif
     } else {
-      auto const byte = [](std::int32_t token) {
+      alone_ = [](std::int32_t token) {
         return std::string(token < 256 ? 1 : 0, static_cast<char>(static_cast<unsigned char>(token)));
       };
-      texts_ = {byte, [byte] { return byte; }};
+      stream_ = [byte = alone_] { return byte; };
       encode_ = [](std::string_view text, bool) {
         std::vector<std::int32_t> tokens;
         for (auto const letter : text) tokens.push_back(static_cast<unsigned char>(letter));
@@ -67,9 +72,17 @@ class vocabulary {
   [[nodiscard]] bool has(std::string_view special) const { return encode_(special, false).size() == 1; }
   /// A token as the tokenizer's file writes it; empty if there is none.
   [[nodiscard]] std::string piece(std::int32_t token) const { return piece_(token); }
-  [[nodiscard]] trireme::serve::openai::token_texts const& texts() const noexcept { return texts_; }
+  /// A token's text by itself; of one that has none, as the tokenizer's file writes it.
+  [[nodiscard]] std::string alone(std::int32_t token) const { return alone_(token); }
+  [[nodiscard]] stream new_stream() const { return stream_(); }
 
  private:
+  [[nodiscard]] static std::string file_in(std::string const& directory) {
+    for (auto const* const name : {"/tokenizer.json", "/tokenizer.model"}) {
+      if (std::filesystem::exists(directory + name)) return directory + name;
+    }
+    return {};
+  }
   [[noreturn, maybe_unused]] static void fail(std::string const& path, std::string_view library) {
     throw trireme::config_error(trireme::text("to read ", path, " this program needs ", library,
                                               ", and was built without it; install lib", library,
@@ -84,12 +97,12 @@ class vocabulary {
       auto const* const found = known->token_of(token);
       return found == nullptr ? std::string() : *found;
     };
-    texts_.alone = [known, piece = piece_](std::int32_t token) {
+    alone_ = [known, piece = piece_](std::int32_t token) {
       auto out = known->decode(std::vector<std::int32_t>{token});
       // A special token has no text, and that of a part of a character says nothing.
       return out.empty() || out.find("\xef\xbf\xbd") != out.npos ? piece(token) : out;
     };
-    texts_.stream = [known] {
+    stream_ = [known] {
       auto const shown = std::make_shared<trireme::formats::token_stream<Tokenizer>>(*known);
       return [shown](std::int32_t token) { return shown->add(token); };
     };
@@ -98,5 +111,6 @@ class vocabulary {
   std::int64_t count_ = 256;
   std::function<std::vector<std::int32_t>(std::string_view, bool)> encode_;
   std::function<std::string(std::int32_t)> piece_;
-  trireme::serve::openai::token_texts texts_;
+  stream alone_;
+  std::function<stream()> stream_;
 };
