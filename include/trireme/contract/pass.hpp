@@ -92,7 +92,7 @@ struct pass {
     if constexpr (writes_operands<precision_state<typename Env::precision>, element, space>) {
       if (precision == nullptr) return x;
       auto const to = scratch.template take<element>(x.extents());
-      if constexpr (!std::is_same_v<space, phantom>)
+      if constexpr (!without_elements<space>)
         precision->operand({name, role, training()}, tensor_view<element const, space>(x), to);
       return to;
     } else {

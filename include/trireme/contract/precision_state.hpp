@@ -60,10 +60,9 @@ using precision_state = typename detail::precision_state_of<Precision>::type;
 /// A precision that writes the operands of products itself. In phantom memory (plans) operand() is not called; only its
 /// memory is planned.
 template <class State, class T, class Space>
-concept writes_operands =
-    requires(State& state, product_operand const& which,
-             tensor_view<T const, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> from,
-             tensor_view<T, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> to) {
+concept writes_operands = requires(State& state, product_operand const& which,
+                                   tensor_view<T const, std::conditional_t<without_elements<Space>, host, Space>> from,
+                                   tensor_view<T, std::conditional_t<without_elements<Space>, host, Space>> to) {
   state.operand(which, from, to);
 };
 

@@ -23,6 +23,7 @@ namespace trireme {
 //   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
 //                               without it does all work at once
 //   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
+//   note_kernel(name, views...)  (optional, without_elements) called with the tensors of each kernel; noexcept
 //   remember_plan(bytes)        (optional) what a plan foresees for the calling thread's rank; noexcept: for messages
 // Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
 
@@ -41,6 +42,14 @@ inline constexpr bool without_elements = requires {
 template <class Space>
 void finish_queued_work() {
   if constexpr (requires { Space::finish(); }) Space::finish();
+}
+
+/// Tells a space without elements, if it wants to know, on which tensors a kernel works: views, spans of views, weights
+/// and structs of views. A kernel only reads elements that are constant in the type.
+template <class Space, class... Tensors>
+constexpr void note_kernel([[maybe_unused]] std::string_view name,
+                           [[maybe_unused]] Tensors const&... tensors) noexcept {
+  if constexpr (requires { Space::note_kernel(name, tensors...); }) Space::note_kernel(name, tensors...);
 }
 
 /// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which

@@ -32,4 +32,22 @@ class squares_total {
   exact_sum& into_;
 };
 
+/// Whether one of several tensors has an element that is not finite. A space whose work is queued specialises it, so
+/// that the host does not wait for each tensor.
+template <class Space>
+class nonfinite_flag {
+ public:
+  void clear() noexcept { found_ = false; }
+  template <class T>
+  void look_at(tensor_view<T, Space> x) {
+    found_ = found_ || !on<Space>::finite(x);
+  }
+  /// Call it before the host waits for the queued work. Afterwards found() is known.
+  void fetch() noexcept {}
+  [[nodiscard]] bool found() const noexcept { return found_; }
+
+ private:
+  bool found_ = false;
+};
+
 }  // namespace trireme::ops

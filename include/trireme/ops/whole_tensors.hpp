@@ -213,36 +213,44 @@ struct whole_tensors_on<host> : detail::whole_tensor_checks {
   }
 };
 
-template <>
-struct whole_tensors_on<phantom> : detail::whole_tensor_checks {
+template <class Space>
+requires without_elements<Space>
+struct whole_tensors_on<Space> : detail::whole_tensor_checks {
   template <class T>
-  using view = tensor_view<T, phantom>;
+  using view = tensor_view<T, Space>;
   template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
   template <class T>
-  using output = std::type_identity_t<tensor_view<T, phantom>>;
+  using output = std::type_identity_t<tensor_view<T, Space>>;
 
   template <class M, class G>
   static void lamb(view<M> value, output<M> first, output<M> second, view<G> gradient, lamb_numbers const&) {
+    note_kernel<Space>("lamb", value, first, second, gradient);
     check("lamb", value.size(), first, second, gradient);
   }
   template <class M, class G>
-  static void adafactor(view<M> value, output<M> direction, view<double>, output<M>, output<M>, output<M>, output<M>,
-                        view<G> gradient, adafactor_numbers const&) {
+  static void adafactor(view<M> value, output<M> direction, view<double> x, output<M> y, output<M> z, output<M> u,
+                        output<M> v, view<G> gradient, adafactor_numbers const&) {
+    note_kernel<Space>("adafactor", value, direction, x, y, z, u, v, gradient);
     check("adafactor", value.size(), direction, gradient);
   }
   template <class M, class G>
   static void muon_momentum(view<M> velocity, output<M> direction, view<G> gradient, double, double, bool) {
+    note_kernel<Space>("muon_momentum", velocity, direction, gradient);
     check("muon_momentum", velocity.size(), direction, gradient);
   }
   template <class M>
-  static void muon_normalise(view<M>) noexcept {}
+  static void muon_normalise(view<M> x) noexcept {
+    note_kernel<Space>("muon_normalise", x);
+  }
   template <class M>
   static void muon_mix(view<M> y, input<M> x, double, double) {
+    note_kernel<Space>("muon_mix", y, x);
     check("muon_mix", y.size(), x);
   }
   template <class M>
   static void muon_step(view<M> value, input<M> direction, double, double) {
+    note_kernel<Space>("muon_step", value, direction);
     check("muon_step", value.size(), direction);
   }
 };

@@ -508,6 +508,41 @@ class squares_total<cuda> {
   dtype type_{};
 };
 
+template <>
+class nonfinite_flag<cuda> {
+ public:
+  void clear() {
+    if (looked_) detail::expect_cuda("finite", ::cudaMemsetAsync(memory_->on_device(), 0, bytes, cuda::stream()));
+    looked_ = false;
+  }
+  template <class T>
+  void look_at(tensor_view<T, cuda> x) {
+    if (memory_ == nullptr) {
+      (void)cuda::stream();  // made first, so it ends after the memory that its kernels write
+      memory_ = std::make_unique<detail::mirrored_memory>("finite", bytes);
+      detail::expect_cuda("finite", ::cudaMemsetAsync(memory_->on_device(), 0, bytes, cuda::stream()));
+    }
+    looked_ = true;
+    detail::expect_cuda(
+        "finite", cuda_kernels::find_non_finite(cuda::stream(), dtype_of<std::remove_const_t<T>>, raw(x), x.size(),
+                                                static_cast<unsigned*>(memory_->on_device())));
+  }
+  void fetch() {
+    if (looked_)
+      detail::expect_cuda("finite", ::cudaMemcpyAsync(memory_->on_host(), memory_->on_device(), bytes,
+                                                      cudaMemcpyDeviceToHost, cuda::stream()));
+  }
+  /// After the host has waited for this thread's stream.
+  [[nodiscard]] bool found() const noexcept {
+    return looked_ && *static_cast<unsigned const*>(memory_->on_host()) != 0;
+  }
+
+ private:
+  static constexpr std::size_t bytes = sizeof(unsigned);
+  std::unique_ptr<detail::mirrored_memory> memory_;
+  bool looked_ = false;
+};
+
 /// In CUDA memory the updates of AdamW with one term of a gradient, and at most one output, are queued together.
 template <>
 class update_batch<cuda> {

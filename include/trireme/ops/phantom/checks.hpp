@@ -10,14 +10,15 @@
 
 namespace trireme::ops {
 
-/// What all kernels of phantom memory do: check sizes.
+/// What all kernels of memory without elements do: check sizes.
+template <class Space>
 struct phantom_checks {
   template <class T>
-  using view = tensor_view<T, phantom>;
+  using view = tensor_view<T, Space>;
   template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
   template <class T>
-  using output = std::type_identity_t<tensor_view<T, phantom>>;
+  using output = std::type_identity_t<tensor_view<T, Space>>;
 
  protected:
   static void same(std::string_view who, std::int64_t a, std::int64_t b) {

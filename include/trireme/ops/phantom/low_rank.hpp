@@ -8,14 +8,19 @@
 namespace trireme::ops {
 
 /// Kernels on matrices of few columns, without their numbers.
+template <class Space>
 struct phantom_low_rank {
   template <class T>
-  static void small_product(tensor_view<T, phantom> y, phantom_checks::input<T> a, transposed of_a,
-                            phantom_checks::input<T> b, transposed of_b) {
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
+
+  template <class T>
+  static void small_product(tensor_view<T, Space> y, input<T> a, transposed of_a, input<T> b, transposed of_b) {
+    note_kernel<Space>("small_product", y, a, b);
     static_cast<void>(detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b));
   }
   template <class T>
-  static void orthonormalise(tensor_view<T, phantom> x) {
+  static void orthonormalise(tensor_view<T, Space> x) {
+    note_kernel<Space>("orthonormalise", x);
     detail::expect_columns(x.extents());
   }
 };

@@ -83,8 +83,9 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
     } else {
       for_each_accounted([&](int b, auto const& of) { account(of, term(sum(brought, b, of)), total); });
     }
+    this->nonfinite().fetch();
     total.finish();
-    if (this->found_nonfinite()) squares.add(std::numeric_limits<double>::infinity());
+    if (this->nonfinite().found()) squares.add(std::numeric_limits<double>::infinity());
     return fused_;
   }
   /// After finish(): shows each segment its gradient: the sum, or the terms that the update adds itself. Gives the

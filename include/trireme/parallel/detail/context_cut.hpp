@@ -57,7 +57,7 @@ class context_cut {
     auto const whole = from.extents[1];
     shape extents{from.extents[0], whole / part_.own.size};
     for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
-    if constexpr (std::is_same_v<Space, phantom>) {  // they are never read
+    if constexpr (without_elements<Space>) {  // they are never read
       return {from.address, from.type, extents};
     } else {
       if (from.empty()) return {from.address, from.type, extents};

@@ -20,6 +20,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
 #include "trireme/observe/timeline.hpp"
+#include "trireme/ops/squares.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/detail/buffer_pool.hpp"
@@ -259,7 +260,8 @@ class gradient_store {
   [[nodiscard]] bool direct() const noexcept { return direct_; }
   [[nodiscard]] exchange_times& times() noexcept { return times_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
-  [[nodiscard]] bool found_nonfinite() const noexcept { return found_nonfinite_; }
+  /// Of what was encoded in this step, where a payload may leave out numbers that are not finite.
+  [[nodiscard]] ops::nonfinite_flag<space>& nonfinite() noexcept { return nonfinite_; }
   void record(observe::timeline& timeline) {
     timeline_ = &timeline;
     for (auto& it : gradients_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
@@ -300,7 +302,7 @@ class gradient_store {
     gradients_.clear_frozen();
     in_flight_.clear();
     next_ = 0;
-    found_nonfinite_ = false;
+    nonfinite_.clear();
   }
 
   /// Gives the gradients of a unit zeroed memory for one micro-batch. Meanwhile only the unit before it is being
@@ -437,9 +439,8 @@ class gradient_store {
     it.done_time = not_done;
     if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
     // A lossy payload may leave out the non-finite number: check before encoding.
-    if constexpr (!lossless_identity<Compressor>) {
-      if (!kernels::finite(tensor_view<element const, space>(gradients_.whole(it)))) found_nonfinite_ = true;
-    }
+    if constexpr (!lossless_identity<Compressor>)
+      nonfinite_.look_at(tensor_view<element const, space>(gradients_.whole(it)));
     if (direct_) return;
     if constexpr (has_at_gradient<wire>) {
       it.open->wire->at_gradient(
@@ -514,7 +515,7 @@ class gradient_store {
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
-  bool found_nonfinite_ = false;
+  ops::nonfinite_flag<space> nonfinite_;
   exchange_times times_;
   observe::timeline* timeline_ = nullptr;
 };

@@ -24,7 +24,7 @@ namespace trireme::detail {
 ///
 /// Numbers are compared by hash: in training steps 1, 2, 4, 8, ... at level normal, in every pass at level
 /// communication. A comparison is a collective of eight numbers. Rows are always checked. Groups of one rank and
-/// phantom memory are not checked.
+/// memory without elements are not checked.
 ///
 /// Ranks    collective over the group where numbers are compared.
 /// Errors   assertion_error on all ranks of the group.
@@ -36,7 +36,7 @@ class unit_edges {
 
   /// Begins a training step or another pass.
   void begin(tensor_group<Env> const& group, bool training) {
-    looks_ = group.size() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
+    looks_ = group.size() > 1 && !without_elements<space> && asserts(assertion_level::normal);
     auto const step = training ? steps_++ : 2;
     bool const sampled = (step & (step + 1)) == 0;
     compares_ = looks_ && !group.cuts_rows() && (sampled || asserts(assertion_level::communication));
