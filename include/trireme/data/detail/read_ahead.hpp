@@ -105,7 +105,9 @@ class read_ahead {
     bool one_by_one = false;  // a chunk is one sample, else a worker's share of the batch
   };
   explicit read_ahead(settings const& how)
-      : how_(how), slots_(how.batches), readings_(static_cast<std::size_t>(std::clamp<std::int64_t>(how.workers, 0, 1024))) {}
+      : how_(how),
+        slots_(how.batches),
+        readings_(static_cast<std::size_t>(std::clamp<std::int64_t>(how.workers, 0, 1024))) {}
   virtual ~read_ahead() = default;
 
   /// Prepares a slot for the next batch. @returns its samples on this rank; -1: there are no more batches.
@@ -264,7 +266,8 @@ class read_ahead {
     if (troubles.empty()) return nullptr;
     // By hand: there are few of them, and they come nearly sorted.
     for (std::size_t end = 1; end < troubles.size(); ++end) {
-      for (auto i = end; i > 0 && troubles[i].index < troubles[i - 1].index; --i) std::swap(troubles[i], troubles[i - 1]);
+      for (auto i = end; i > 0 && troubles[i].index < troubles[i - 1].index; --i)
+        std::swap(troubles[i], troubles[i - 1]);
     }
     auto const before = left_out_.size();
     for (auto const& each : troubles) {
