@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# readers.sh [PAGE...]: does what a reader of README.md and of each page of docs/start does, in the folder of a clone: saves
-# the page's program and types its commands as they stand there. Prints the seconds to the page's last command, and what
-# it printed. For a machine that has nothing:
+# readers.sh [PAGE...]: does what a reader of README.md and of each page of docs/start does, in the folder of a clone:
+# saves the program and types the commands as they stand there. Prints the seconds to the end of the last command,
+# and what it printed. For a machine that has nothing:
 #
 #   scripts/bare-machine tests/bare/readers.sh
 #
@@ -17,12 +17,14 @@ failed=0
 apt-get update -qq || true
 apt-get install -y -qq --no-install-recommends g++ libeigen3-dev libfmt-dev >/dev/null 2>&1  # docs/start/README.md
 for page in "${pages[@]}"; do
-  awk '/^```cpp/ { ++block; next } /^```/ { inside = 0 } block == 1 && !/^```/ && !done { print } /^```$/ && block { done = 1 }' \
-    "$page" >start.cpp
+  awk '/^```cpp/ { inside = 1; next } /^```/ && inside { exit } inside' "$page" >start.cpp
   [[ $page == README.md ]] && cp start.cpp sine.cpp
   # The first lines behind the program that are commands, with those that continue them.
-  commands=$(awk '/^```$/ { behind = 1 } behind && /^    (\$ )?(apt-get|g\+\+|mpicxx|mpirun) / { on = 1 } /^## / && behind { exit }
-                  on { print; on = /\\$/ }' "$page" | sed -E 's/^    (\$ )?//; s/apt-get install /&-y -qq --no-install-recommends /')
+  commands=$(awk '/^```$/ { behind = 1 }
+                  /^## / && behind { exit }
+                  behind && /^    (\$ )?(apt-get|g\+\+|mpicxx|mpirun) / { on = 1 }
+                  on { print; on = /\\$/ }' "$page" |
+    sed -E 's/^    (\$ )?//; s/apt-get install /&-y -qq --no-install-recommends /')
   echo "== $page"
   echo "$commands"
   begin=$(date +%s.%N)
