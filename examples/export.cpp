@@ -1,16 +1,5 @@
-// export DIR --to gguf [--type f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0] [--out FILE]
-//
-// Writes the model in DIR (runs/NAME/model, or a directory in Hugging Face's format: GPT-2, Llama, Mistral, Qwen 2 and
-// 3, DeepSeek V3, BERT's encoder) as a file for llama.cpp and ollama, with its tokenizer; F16 unless told otherwise.
-// Without --out it is DIR/model-TYPE.gguf. The file appears whole or not at all.
-//
-// export DIR --to onnx [--dialect portable|native|ort] [--past yes|no] [--out FILE|FOLDER]
-//
-// Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3 or BERT as a graph for onnxruntime, DIR/model.onnx unless
-// told otherwise: opset 18, standard operators; native: opset 23, with its Attention; ort: opset 21, with onnxruntime's
-// GroupQueryAttention. Weights of more than 1 GiB lie beside it, in FILE.data. With `--past no` a decoder neither takes
-// nor gives keys and values of earlier positions. A FOLDER, which exists or ends in "/", gets model.onnx with the
-// tokenizer's files, generation_config.json and onnxruntime-genai's genai_config.json.
+// Writes a model as a file for llama.cpp, ollama or onnxruntime: see `usage`.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -28,6 +17,29 @@
 using namespace trireme;
 
 namespace {
+
+constexpr char const* usage =
+    R"(export DIR --to gguf [--type TYPE] [--out FILE]
+
+Writes the model in DIR (runs/NAME/model, or a directory in Hugging Face's format: GPT-2, Llama, Mistral, Qwen 2 and
+3, DeepSeek V3, BERT's encoder) as a file for llama.cpp and ollama, with its tokenizer. The file appears whole or not
+at all.
+
+  --type TYPE        f32 | f16 | bf16 | q8_0 | q5_1 | q5_0 | q4_1 | q4_0 (f16)
+  --out FILE         (DIR/model-TYPE.gguf)
+
+export DIR --to onnx [--dialect D] [--past yes|no] [--out FILE|FOLDER]
+
+Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3 or BERT as a graph for onnxruntime. Weights of more than 1 GiB
+lie beside it, in FILE.data.
+
+  --dialect D        portable: opset 18, standard operators; native: opset 23, with its Attention; ort: opset 21, with
+                     onnxruntime's GroupQueryAttention (portable)
+  --past yes|no      whether a decoder takes and gives keys and values of earlier positions (yes)
+  --out FILE|FOLDER  a FOLDER, which exists or ends in "/", gets model.onnx with the tokenizer's files,
+                     generation_config.json and onnxruntime-genai's genai_config.json (DIR/model.onnx)
+  --help             this
+)";
 
 struct options {
   std::string directory, to, out, type, dialect, past;
@@ -48,14 +60,12 @@ options parse(std::vector<std::string_view> const& given) {
                         : name == "--dialect" ? &out.dialect
                         : name == "--past"    ? &out.past
                                               : nullptr;
-    if (value == nullptr) throw config_error(text("unknown option ", name));
+    if (value == nullptr) throw config_error(text("unknown option ", name, "; see --help"));
     if (++i == given.size()) throw config_error(text(name, " needs a value"));
     *value = given[i];
   }
   if (out.directory.empty() || out.to.empty()) {
-    throw config_error(
-        "usage: export DIR --to gguf [--type f32|f16|bf16|q8_0|q4_0] [--out FILE], or export DIR --to onnx "
-        "[--dialect portable|native|ort] [--past yes|no] [--out FILE|FOLDER]");
+    throw config_error("a directory and --to gguf or --to onnx are needed; see --help");
   }
   if (out.to != "gguf" && out.to != "onnx") {
     throw config_error(text("--to is \"", out.to, "\"; only gguf and onnx are written"));
@@ -75,6 +85,10 @@ options parse(std::vector<std::string_view> const& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (std::find(argv + 1, argv + argc, std::string_view("--help")) != argv + argc) {
+    std::fputs(usage, stdout);
+    return 0;
+  }
   options given;
   nn::gguf_options how;
   try {

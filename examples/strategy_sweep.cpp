@@ -1,8 +1,4 @@
-// strategy_sweep [RANKS] [STEPS] [PLOT.svg]
-//
-// Trains one small GPT with each strategy of a list, on RANKS threads (4) for STEPS steps (20), and prints a table:
-// seconds per step, bytes and memory, as predicted by each plan and as measured, and the last loss, which is the same
-// for all. Predicted and measured times are drawn in PLOT.svg (strategies.svg).
+// Trains one small GPT with each strategy of a list: see `usage`.
 // test: 4 3
 #include <algorithm>
 #include <charconv>
@@ -11,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/core.h>
@@ -22,6 +19,16 @@
 using namespace trireme;
 
 namespace {
+
+constexpr char const* usage =
+    R"(strategy_sweep [RANKS] [STEPS] [PLOT.svg]
+
+Trains one small GPT with each strategy of a list, on RANKS threads (4) for STEPS steps (20), and prints a table:
+seconds per step, bytes and memory, as predicted by each plan and as measured, and the last loss, which is the same
+for all. Predicted and measured times are drawn in PLOT.svg (strategies.svg).
+
+  --help    this
+)";
 
 constexpr nn::gpt model{.vocabulary = 256, .context = 64, .layers = 6, .heads = 4, .channels = 128};
 
@@ -83,16 +90,25 @@ int number(char const* word, int least) {
   int value = 0;
   auto const* const end = word + std::strlen(word);
   if (std::from_chars(word, end, value).ptr != end || value < least)
-    throw config_error(text("strategy_sweep: \"", word, "\" is not a number from ", least, " on"));
+    throw config_error(text("\"", word, "\" is not a number from ", least, " on; see --help"));
   return value;
 }
 
-}  // namespace
+struct options {
+  int ranks = 4, steps = 20;
+  std::string plot = "strategies.svg";
+};
 
-int main(int count, char** arguments) try {
-  int const ranks = count > 1 ? number(arguments[1], 1) : 4;
-  int const steps = count > 2 ? number(arguments[2], 3) : 20;
-  std::string const plot = count > 3 ? arguments[3] : "strategies.svg";
+options parse(int count, char** arguments) {
+  options out;
+  if (count > 1) out.ranks = number(arguments[1], 1);
+  if (count > 2) out.steps = number(arguments[2], 3);
+  if (count > 3) out.plot = arguments[3];
+  if (count > 4) throw config_error(text("unexpected argument \"", arguments[4], "\"; see --help"));
+  return out;
+}
+
+int run(options const& given) {
   namespace p = parallel;
   strategies const list{p::data{},
                         p::zero<1>{},
@@ -104,15 +120,34 @@ int main(int count, char** arguments) try {
                         p::mesh{p::zero<1>{}, p::pipeline<>{.stages = 2}}};
 
   std::vector<sweep_row> rows;
-  trireme::launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto found = sweep(list, model, counting{}, world, {.steps = steps, .batch = 16, .micro_batches = 8},
+  trireme::launch(comm::threads{.ranks = given.ranks}, [&](auto& world) {
+    auto found = sweep(list, model, counting{}, world, {.steps = given.steps, .batch = 16, .micro_batches = 8},
                        optim::adamw{.learning_rate = 1e-3});
     if (world.rank() == 0) rows = std::move(found);
   });
   fmt::print("{}", to_string(rows));
-  formats::atomic_write(plot, draw(rows, ranks));
+  formats::atomic_write(given.plot, draw(rows, given.ranks));
   return 0;
-} catch (std::exception const& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (std::find(arguments + 1, arguments + count, std::string_view("--help")) != arguments + count) {
+    std::fputs(usage, stdout);
+    return 0;
+  }
+  options given;
+  try {
+    given = parse(count, arguments);
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "strategy_sweep: %s\n", error.what());
+    return 2;
+  }
+  try {
+    return run(given);
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "strategy_sweep: %s\n", error.what());
+    return 1;
+  }
 }

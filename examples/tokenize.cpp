@@ -1,18 +1,4 @@
-// tokenize --tokenizer tokenizer.json --out DIR [options] FILE...
-//
-// Writes the tokens of texts as shards in llm.c's format, which data::token_shards and scripts/train --data read. A
-// FILE that ends in .jsonl holds a JSON object in each line, whose string "text" (--key) is a document; any other file
-// is text in UTF-8, and each line that is not empty is a document. Files whose names go on with .gz or .zst are
-// decompressed.
-//
-//   --documents D      of text files: line | paragraph (between empty lines) | file
-//   --key KEY          of JSON lines: the member that is the text
-//   --separator T      the token after each document, or none; without it <|endoftext|>, <|end_of_text|>, that of
-//                      DeepSeek or </s>, the first that the tokenizer has
-//   --shard-tokens N   tokens of a file (100000000)
-//   --workers N        threads (one for each core)
-//
-// DIR appears when it is complete. After an interruption the same command continues, and the files have the same bytes.
+// Writes the tokens of texts as shards, which data::token_shards and scripts/train --data read: see `usage`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,6 +31,27 @@
 using namespace trireme;
 
 namespace {
+
+constexpr char const* usage =
+    R"(tokenize --tokenizer tokenizer.json --out DIR [options] FILE...
+
+Writes the tokens of texts as shards in llm.c's format, which data::token_shards and scripts/train --data read. A
+FILE that ends in .jsonl holds a JSON object in each line, whose string "text" (--key) is a document; any other file
+is text in UTF-8, and each line that is not empty is a document. Files whose names go on with .gz or .zst are
+decompressed.
+
+  --tokenizer FILE   a tokenizer.json of Hugging Face
+  --out DIR          the folder of the shards
+  --documents D      of text files: line | paragraph (between empty lines) | file
+  --key KEY          of JSON lines: the member that is the text
+  --separator T      the token after each document, or none; without it <|endoftext|>, <|end_of_text|>, that of
+                     DeepSeek or </s>, the first that the tokenizer has
+  --shard-tokens N   tokens of a file (100000000)
+  --workers N        threads (one for each core)
+  --help             this
+
+DIR appears when it is complete. After an interruption the same command continues, and the files have the same bytes.
+)";
 
 struct options {
   std::string tokenizer, separator;
@@ -94,13 +101,11 @@ options parse(std::vector<std::string_view> const& given) {
     } else if (name == "--workers") {
       out.writer.workers = static_cast<int>(std::min<std::int64_t>(number(name, value), 1025));
     } else {
-      throw config_error(text("unknown option ", name));
+      throw config_error(text("unknown option ", name, "; see --help"));
     }
   }
   if (out.tokenizer.empty() || out.writer.out.empty() || out.writer.from.files.patterns.empty()) {
-    throw config_error(
-        "usage: tokenize --tokenizer tokenizer.json --out DIR [--documents line|paragraph|file] "
-        "[--key KEY] [--separator TOKEN|none] [--shard-tokens N] [--workers N] FILE...");
+    throw config_error("--tokenizer FILE, --out DIR and a FILE of text are needed; see --help");
   }
   return out;
 }
@@ -161,6 +166,10 @@ int run(options given) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (std::find(argv + 1, argv + argc, std::string_view("--help")) != argv + argc) {
+    std::fputs(usage, stdout);
+    return 0;
+  }
   options given;
   try {
     given = parse({argv + 1, argv + argc});

@@ -5,11 +5,14 @@ import html
 import os
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File, InclusionLevel
 
 root = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(root / "site"))
+import error_sentences  # noqa: E402  beside this file
 
 # Pages of the site that are not at the same place below docs/.
 moved = {
@@ -103,6 +106,7 @@ def on_files(files, config):
         files.remove(own)
     for path, page in moved.items():
         add(page, content=(root / path).read_text(encoding="utf-8"))
+    add("error_sentences.md", content=error_sentences.page(root))
     for path in sorted((root / "site/own").iterdir()):
         add(f"own/{path.name}", abs_src_path=str(path))
     api = Path(os.environ["TRIREME_API_PAGES"])
@@ -135,7 +139,7 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     here = page.file.src_uri
-    if here.startswith("files/"):
+    if here.startswith("files/") or here == "error_sentences.md":
         return markdown
     source = origin.get(here, f"docs/{here}")
 
