@@ -284,23 +284,10 @@ TEST_CASE("trainings with power_sgd learn, and resume bit for bit", "[compressio
   }
 }
 
-TEST_CASE("power_sgd gives data and zero<1> the same weights, and resumes on the same number of ranks only",
-          "[compression][train]") {
+TEST_CASE("power_sgd gives data and zero<1> the same weights", "[compression][train]") {
   auto const& training = toy::twelve_steps;
   auto const data = training.on(3, toy::adaptive, parallel::data{.bucket_bytes = 4096}, power_sgd{}).back();
   auto const zero = training.on(3, toy::adaptive, parallel::zero<1>{.bucket_bytes = 4096}, power_sgd{}).back();
   CHECK(zero.weights == data.weights);
   CHECK(data.losses.back() < data.losses.front());
-  scratch folder;
-  std::string sentence;
-  for (int const ranks : {2, 3}) {
-    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-      auto trainer = make_trainer(toy::gpt, toy::adaptive, world, power_sgd{.rank = 2});
-      if (world.size() == 2) return trainer.save(folder.path());
-      auto const mine = sentence_of<config_error>([&] { trainer.load(folder.path()); });
-      if (world.rank() == 0) sentence = mine;
-    });
-  }
-  CHECK(sentence.find("holds numbers that belong to each of 2 ranks, and this run has 3 ranks; with error feedback or "
-                      "local steps a run must be resumed on the same number of ranks") != std::string::npos);
 }

@@ -29,7 +29,7 @@ enum class elsewhere { goes_on, is_refused };
 /// Calls f(name, cases, elsewhere, policies...) for each.
 template <class F>
 void for_each_policy(F&& f) {
-  f("power_sgd", on_mlp, elsewhere::is_refused, adaptive, parallel::zero<1>{.bucket_bytes = 4096},
+  f("power_sgd", on_mlp, elsewhere::goes_on, adaptive, parallel::zero<1>{.bucket_bytes = 4096},
     compression::power_sgd{.rank = 2});
   f("fp16", on_mlp, elsewhere::goes_on, adaptive, parallel::zero<2>{.bucket_bytes = 4096},
     precision::fp16{.growth_steps = 6});

@@ -104,8 +104,8 @@ struct dgc {
     void visit_state(state_scope, F&& f) {
       for (auto const& [info, offset] : form_.tensors) {
         auto const n = info->extents.size();
-        f("residual/" + info->name, state_location{*info, 0, true}, residual_.view().flat(offset, n));
-        f("dgc_velocity/" + info->name, state_location{*info, 0, true}, velocity_.view().flat(offset, n));
+        f("residual/" + info->name, state_location{*info, 0, true, 1}, residual_.view().flat(offset, n));
+        f("dgc_velocity/" + info->name, state_location{*info, 0, true, 1}, velocity_.view().flat(offset, n));
       }
     }
     [[nodiscard]] std::int64_t bytes() const {

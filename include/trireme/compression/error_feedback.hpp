@@ -70,7 +70,7 @@ struct error_feedback {
     template <class F>
     void visit_state(state_scope scope, F&& f) {
       for (auto const& [info, offset] : form_.tensors) {
-        f("residual/" + info->name, state_location{*info, 0, true},
+        f("residual/" + info->name, state_location{*info, 0, true, 1},
           residual_.view().flat(offset, info->extents.size()));
       }
       if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);

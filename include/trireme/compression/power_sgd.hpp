@@ -113,7 +113,7 @@ struct power_sgd {
     template <class F>
     void visit_state(state_scope scope, F&& f) {
       for (auto const& [info, q_info, whole, p, q] : matrices_) {
-        f("residual/" + info->name, state_location{*info, 0, true}, whole.of(residual_));
+        f("residual/" + info->name, state_location{*info, 0, true, 1}, whole.of(residual_));
         if (scope == state_scope::kept || (world_.rank() == 0 && info->is_owner))
           f("power_sgd_q/" + info->name, state_location{q_info}, q.of(q_));
       }

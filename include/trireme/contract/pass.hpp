@@ -87,13 +87,14 @@ struct pass {
   /// The operand that a product with the weight of this name reads instead of x: x itself, or the precision's
   /// conversion of it, in scratch memory.
   template <class View>
-  [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x) {
+  [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x,
+                             product_operand::product of = product_operand::product::forward) {
     using element = std::remove_const_t<typename View::value_type>;
     if constexpr (writes_operands<precision_state<typename Env::precision>, element, space>) {
       if (precision == nullptr) return x;
       auto const to = scratch.template take<element>(x.extents());
       if constexpr (!without_elements<space>)
-        precision->operand({name, role, training()}, tensor_view<element const, space>(x), to);
+        precision->operand({name, role, training(), of}, tensor_view<element const, space>(x), to);
       return to;
     } else {
       return x;

@@ -8,13 +8,17 @@
 
 namespace trireme {
 
-/// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y, which both
-/// products of the backward pass read.
+/// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y. An operand that
+/// two products read is asked for twice. All are matrices: x (M, K), w (K, N) and the gradient of y (M, N), where the
+/// rows of x and y may be several leading extents; y and the gradients of x and w are sums over K, N and M.
 struct product_operand {
   enum class role { input, weight, gradient };
+  /// What is computed: y = x w, the gradient of x from that of y and w, or the gradient of w from x and that of y.
+  enum class product { forward, input_gradient, weight_gradient };
   std::string_view weight;  ///< the name of w
   role is = role::input;
   bool training = true;  ///< false: this pass trains nothing, and does not change the precision's state
+  product of = product::forward;
 };
 
 /// The run state of a precision without an `instance`: losses are not scaled, and a step is taken if all gradients are

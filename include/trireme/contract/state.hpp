@@ -24,7 +24,11 @@ struct state_location {
   parameter_info const& info;
   std::int64_t first = 0;
   bool of_rank = false;  ///< each rank has its own numbers, saved under its rank: a checkpoint of them
-                         ///< can only be loaded on the same number of ranks
+                         ///< can only be loaded on the same number of ranks, unless they are summands
+  /// Above 0 if the ranks' own numbers are summands, of which only the sum counts (what error feedback has not sent
+  /// yet): on another number of ranks each takes an equal part of the sum. A compressor says 1; the exchange, which
+  /// knows over how many ranks a gradient is summed, says how many summands there are.
+  std::int64_t summands = 0;
 };
 
 }  // namespace trireme

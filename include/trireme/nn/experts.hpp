@@ -253,12 +253,20 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_gate(pass<Env>& pass, std::int64_t e) { return packed(packed_gate_, pass, gate_, e); }
-  auto& packed_up(pass<Env>& pass, std::int64_t e) { return packed(packed_up_, pass, up_, e); }
-  auto& packed_down(pass<Env>& pass, std::int64_t e) { return packed(packed_down_, pass, down_, e); }
+  using product = product_operand::product;
+  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  auto& packed_gate(pass<Env>& pass, std::int64_t e, product in = product::forward) {
+    return packed(packed_gate_, pass, gate_, e, in);
+  }
+  auto& packed_up(pass<Env>& pass, std::int64_t e, product in = product::forward) {
+    return packed(packed_up_, pass, up_, e, in);
+  }
+  auto& packed_down(pass<Env>& pass, std::int64_t e, product in = product::forward) {
+    return packed(packed_down_, pass, down_, e, in);
+  }
   static auto& packed(std::vector<ops::weights<value, space>>& all, pass<Env>& pass, parameter<Env> const& of,
-                      std::int64_t e) {
-    return packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
+                      std::int64_t e, product in) {
+    return packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e), in);
   }
   // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
@@ -268,11 +276,11 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   }
 
   // What products with this matrix read: x or dy, or the operands that the precision writes.
-  static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
-    return pass.operand(with.info.name, product_operand::role::input, x);
+  static view input(pass<Env>& pass, parameter<Env> const& with, view x, product in = product::forward) {
+    return pass.operand(with.info.name, product_operand::role::input, x, in);
   }
-  static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy) {
-    return pass.operand(with.info.name, product_operand::role::gradient, dy);
+  static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy, product in) {
+    return pass.operand(with.info.name, product_operand::role::gradient, dy, in);
   }
 
   std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
@@ -381,16 +389,17 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
       if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
-      auto const down_dy = gradient(pass, down_, dy);
       kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      input(pass, down_, kept.inner.rows(first, n)), down_dy, ops::orientation::in_out);
-      kernels::linear_backward_input(dinner_here, down_dy, packed_down(pass, e),
+                                      input(pass, down_, kept.inner.rows(first, n), for_weight),
+                                      gradient(pass, down_, dy, for_weight), ops::orientation::in_out);
+      kernels::linear_backward_input(dinner_here, gradient(pass, down_, dy, for_input), packed_down(pass, e, for_input),
                                      {ops::activation::gelu, kept.before.rows(first, n), false});
       pass.scratch.rewind(mark);
-      auto const up_dy = gradient(pass, up_, dinner_here);
       kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      input(pass, up_, kept.gathered.rows(first, n)), up_dy, ops::orientation::in_out);
-      kernels::linear_backward_input(dy, up_dy, packed_up(pass, e), {});
+                                      input(pass, up_, kept.gathered.rows(first, n), for_weight),
+                                      gradient(pass, up_, dinner_here, for_weight), ops::orientation::in_out);
+      kernels::linear_backward_input(dy, gradient(pass, up_, dinner_here, for_input), packed_up(pass, e, for_input),
+                                     {});
       pass.scratch.rewind(mark);
     });
     combine(pass, kept, ddispatched, dgathered);
@@ -418,20 +427,20 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     auto const dinner = pass.scratch.template take<value>(up.extents());
     kernels::activate(gate, before, ops::activation::silu);
     kernels::elementwise_product(inner, gate, up);
-    backward_product(pass, down_, packed_down(pass, e), e, inner, dy, dinner, false);
+    backward_product(pass, down_, packed_down(pass, e, for_input), e, inner, dy, dinner, false);
     kernels::elementwise_product(inner, dinner, up);
     kernels::activate_backward(inner, inner, before, ops::activation::silu);
     kernels::elementwise_product(dinner, dinner, gate);
-    backward_product(pass, gate_, packed_gate(pass, e), e, x, inner, dy, false);
-    backward_product(pass, up_, packed_up(pass, e), e, x, dinner, dy, true);
+    backward_product(pass, gate_, packed_gate(pass, e, for_input), e, x, inner, dy, false);
+    backward_product(pass, up_, packed_up(pass, e, for_input), e, x, dinner, dy, true);
     pass.scratch.rewind(mark);
   }
   // Expert e's part of a product without a bias.
   void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
                         view x, view dy, view dx, bool adds) {
-    auto const d = gradient(pass, of, dy);
-    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x), d, ops::orientation::in_out);
-    kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
+    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x, for_weight),
+                                    gradient(pass, of, dy, for_weight), ops::orientation::in_out);
+    kernels::linear_backward_input(dx, gradient(pass, of, dy, for_input), weights, {.accumulate = adds});
   }
 
   group_rank own_;

@@ -167,7 +167,7 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
     if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
-    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
+    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy, for_input), packed(pass, for_input),
                                    {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
@@ -179,8 +179,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     if (change_) change_->backward_weight(pass, all, dy);
     if (trains) {
       kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                      operand(pass, product_operand::role::input, all),
-                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+                                      operand(pass, product_operand::role::input, all, for_weight),
+                                      operand(pass, product_operand::role::gradient, dy, for_weight), ops::orientation::in_out);
     }
     pass.scratch.rewind(mark);
   }
@@ -236,11 +236,13 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
-  [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x) {
-    return pass.operand(weight_.info.name, which, x);
+  using product = product_operand::product;
+  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x, product of = product::forward) {
+    return pass.operand(weight_.info.name, which, x, of);
   }
-  auto& packed(pass<Env>& pass) {
-    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}));
+  auto& packed(pass<Env>& pass, product of = product::forward) {
+    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}), of);
   }
 
   std::int64_t inputs_ = 0, outputs_ = 0;  // of the part that lies here

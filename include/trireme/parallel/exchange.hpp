@@ -260,11 +260,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   template <class F>
   void visit_state(state_scope scope, F&& f) {
     this->visit_values(scope, f);
-    for (int b = 0; b < this->trained_count(); ++b) sums_.visit_state(b, scope, f);
+    for (int b = 0; b < this->trained_count(); ++b) {
+      sums_.visit_state(b, scope, [&](std::string const& name, state_location const& at, auto const& values) {
+        f(name, state_location{at.info, at.first, at.of_rank, at.summands * summing_ranks(b)}, values);
+      });
+    }
     if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
     if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
       changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
-                                       tensor_view<typename Env::gradient, space> values) { f(name, at, values); });
+                                       tensor_view<typename Env::gradient, space> values) {
+        f(name, state_location{at.info, at.first, at.of_rank}, values);  // of changes, whose mean is taken
+      });
     }
   }
 
@@ -297,6 +303,14 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
     protocol_.open(first, last);
     if (with_memory && first < last) sums_.open_unit(unit);
+  }
+  // The ranks over which a bucket's gradient is summed.
+  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
+    std::int64_t ranks = summed_.size();
+    for (auto const& [also, group] : also_) {
+      if (also == bucket) ranks *= group->size();
+    }
+    return ranks;
   }
   // Counts the seconds in which nothing else happens.
   template <class F>

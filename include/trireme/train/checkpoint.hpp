@@ -52,13 +52,21 @@
 /// checkpoint::keeping sets which older ones are kept. A damaged checkpoint is renamed and the one before it is read.
 namespace trireme::checkpoint {
 
+/// The numbers that each rank keeps of its own: with error feedback or local steps.
+struct own_numbers {
+  int ranks = 0;  ///< that have some; 0: none has
+  bool are_summands = true;   ///< only their sums count, so another number of ranks can divide them anew
+  std::int64_t summands = 0;  ///< number of them, on all ranks
+  std::uint64_t layout = 0;   ///< a hash of which rank has which
+};
+
 /// What a run consists of. A checkpoint of a run with another description is refused with both descriptions.
 struct run_description {
   std::string model;
   std::string optimizer;
   std::string precision;
   std::string compression;
-  int residual_ranks = 0;  ///< number of ranks, if each keeps numbers of its own (error feedback, local steps); else 0
+  own_numbers of_ranks{};
   /// How the sentence ends that refuses a checkpoint of another description; not saved.
   std::string remedy = "give the options that it was made with, or start another run";
 };
@@ -126,11 +134,16 @@ struct loaded {
 namespace detail {
 
 inline formats::json::value to_json(run_description const& run) {
-  return formats::json::value::make({{"model", run.model},
-                                     {"optimizer", run.optimizer},
-                                     {"precision", run.precision},
-                                     {"compression", run.compression},
-                                     {"residual_ranks", run.residual_ranks}});
+  auto out = formats::json::value::make({{"model", run.model},
+                                         {"optimizer", run.optimizer},
+                                         {"precision", run.precision},
+                                         {"compression", run.compression},
+                                         {"residual_ranks", run.of_ranks.ranks}});
+  if (run.of_ranks.ranks > 0) {
+    out.set("residual_summands", run.of_ranks.are_summands);
+    out.set("residual_layout", run.of_ranks.layout);
+  }
+  return out;
 }
 inline formats::json::value to_json(progress const& at) {
   formats::json::value numbers = formats::json::object{};
@@ -158,7 +171,8 @@ inline progress progress_from(formats::json::value const& from) {
 }
 
 /// Refuses a checkpoint of another run; the message contains both descriptions.
-inline void expect_same_run(std::string const& path, formats::json::value const& saved, run_description const& run) {
+/// @returns whether the ranks' own numbers must be divided anew, since other ranks had others.
+inline bool expect_same_run(std::string const& path, formats::json::value const& saved, run_description const& run) {
   auto const expect = [&](char const* what, std::string const& theirs, std::string const& ours) {
     if (theirs == ours) return;
     throw config_error(text("trireme::checkpoint: ", path, " was made with the ", what, " ", theirs,
@@ -169,12 +183,16 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   expect("precision", saved.at("precision").as_string(), run.precision);
   expect("compression", saved.at("compression").as_string(), run.compression);
   auto const ranks = saved.at("residual_ranks").as_int64();
-  if (ranks != run.residual_ranks) {
-    throw config_error(
-        text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks,
-             " ranks, and this run has ", run.residual_ranks,
-             " ranks; with error feedback or local steps a run must be resumed on the same number of ranks"));
-  }
+  auto const* const layout = saved.find("residual_layout");
+  if (ranks == run.of_ranks.ranks && (layout == nullptr || layout->as_uint64() == run.of_ranks.layout)) return false;
+  auto const* const summands = saved.find("residual_summands");
+  if (ranks > 0 && run.of_ranks.ranks > 0 && run.of_ranks.are_summands && summands != nullptr && summands->as_bool())
+    return true;
+  throw config_error(
+      text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks, " ranks, and this run has ",
+           run.of_ranks.ranks, ranks == run.of_ranks.ranks ? " ranks, with other parts of the model" : " ranks",
+           "; numbers of ranks of which not only the sum counts (with local steps, say) need the same number of ranks "
+           "under the same mesh"));
 }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
@@ -188,7 +206,10 @@ inline file_record write_shards(formats::directory const& in, std::string const&
     auto const shard = text(each.name, "@", each.first);
     entries.push_back(formats::safetensors::entry{shard, each.type(), shape{each.size()}});
     notes.emplace_back("sha256:" + shard, sha256_text(each.content(scratch)));
-    if (boxes.insert(each.name).second) notes.emplace_back("box:" + each.name, box_text(each.box));
+    if (boxes.insert(each.name).second) {
+      notes.emplace_back("box:" + each.name, box_text(each.box));
+      if (each.summands > 0) notes.emplace_back("summands:" + each.name, text(each.summands));
+    }
     reporter.add(each);
   }
   formats::safetensors::writer writer(in, file, std::move(entries), std::move(notes));
@@ -205,18 +226,20 @@ inline formats::json::value read_checkpoint(formats::directory const& in, std::i
                                             std::span<state_shard const> shards, std::int64_t elements,
                                             progress_reporter& reporter) {
   auto manifest = read_manifest(in);
-  expect_same_run(in.path(), manifest.at("run"), run);
+  bool const divide = expect_same_run(in.path(), manifest.at("run"), run);
   static_cast<void>(identity_in(manifest));
   auto const& at = manifest.at("progress");
   if (progress_from(at).step != step) at.at("step").fail(text("the directory's name says step ", step));
   shard_index index(in, manifest.at("files"));
-  if (index.elements() != elements) {
-    throw format_error(
-        in.path_of("manifest.json"), 0,
-        text("the checkpoint holds ", how_many(index.elements(), "number"), ", but this run takes ", elements));
+  auto const held = index.elements() - (divide ? index.summands() : 0);
+  if (auto const taken = elements - (divide ? run.of_ranks.summands : 0); held != taken) {
+    throw format_error(in.path_of("manifest.json"), 0,
+                       text("the checkpoint holds ", how_many(held, "number"), ", but this run takes ", taken));
   }
   for (auto const& each : shards) {
-    each.upload(index.read(each.name, each.type(), each.box, each.first, each.size()));
+    each.upload(divide && each.summands > 0
+                    ? index.read_part_of_sum(each.name, each.type(), each.box, each.first, each.size(), each.summands)
+                    : index.read(each.name, each.type(), each.box, each.first, each.size()));
     reporter.add(each);
   }
   return manifest;

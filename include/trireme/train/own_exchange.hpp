@@ -245,7 +245,7 @@ class own_exchange : public Exchange {
         .optimizer = moments_ == nullptr ? std::string(no_moments) : optimizer_,
         .precision = describe(typename Env::precision{}),
         .compression = compression_,
-        .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), owned),
+        .of_ranks = checkpoint::detail::numbers_of_ranks(this->everyone(), owned),
         .remedy =
             moments_ == nullptr
                 ? "give checkpoint::load() the same optimizer and parameters as when it was made, or start another run"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,14 +57,17 @@ class state_shard {
   std::string name;
   parameter_info box;
   std::int64_t first = 0;
-  bool of_rank = false;  ///< each rank has its own numbers
+  bool of_rank = false;       ///< each rank has its own numbers
+  std::int64_t summands = 0;  ///< see state_location
 
   template <class T, class Space>
-  state_shard(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
+  state_shard(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false,
+              std::int64_t of_sum = 0)
       : name(std::move(what)),
         box(std::move(where)),
         first(from),
         of_rank(own),
+        summands(of_sum),
         kernels_(&detail::state_kernels_of<std::remove_const_t<T>, Space>),
         address_(const_cast<std::remove_const_t<T>*>(values.address())),  // only load() writes
         type_(dtype_of<std::remove_const_t<T>>),
@@ -115,6 +119,12 @@ class state_shard {
   return text(name.substr(0, slash), ".", rank, name.substr(slash));
 }
 
+/// The name without the rank ("residual/wte"), of a piece whose name contains it.
+[[nodiscard]] inline std::string name_without_rank(std::string const& name) {
+  auto const slash = std::min(name.find('/'), name.size());
+  return name.substr(0, std::min(name.rfind('.', slash), slash)) + name.substr(slash);
+}
+
 /// A visitor for visit_state() that makes pieces of all state: one type for every owner of state. Copies of it collect
 /// into the same list.
 struct shard_collector {
@@ -123,7 +133,7 @@ struct shard_collector {
 
   template <class T, class Space>
   void operator()(std::string const& name, state_location const& place, tensor_view<T, Space> values) const {
-    to.emplace_back(name_of_shard(name, place, rank), place.info, place.first, values, place.of_rank);
+    to.emplace_back(name_of_shard(name, place, rank), place.info, place.first, values, place.of_rank, place.summands);
   }
 };
 

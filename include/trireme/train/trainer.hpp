@@ -848,7 +848,7 @@ checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Prec
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .residual_ranks = checkpoint::detail::ranks_with_own_state(world_, owned)};
+          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned)};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>

@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "trireme/contract/parameter.hpp"
+#include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
+#include "trireme/train/state_shard.hpp"
 
 namespace trireme::checkpoint::detail {
 
@@ -122,6 +124,8 @@ class shard_index {
   }
   /// The number of elements in all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
+  /// The number of those that are summands; see state_location.
+  [[nodiscard]] std::int64_t summands() const noexcept { return summands_; }
 
   /// Elements [first, first + count) of a part of a tensor.
   [[nodiscard]] std::vector<std::byte> read(std::string const& name, dtype type, parameter_info const& part,
@@ -135,8 +139,7 @@ class shard_index {
     std::vector<run> covered;
     for (auto& held : found->second) {
       if (held.box.whole_extents().size() != part.whole_extents().size()) {
-        throw missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
-                           " elements, but this run's has ", part.whole_extents().size()));
+        throw other_extents(name, held, part);
       }
       if (wanted.empty() || held.end <= wanted.front().whole) continue;
       if (held.begin >= wanted.back().whole + wanted.back().count) continue;
@@ -161,6 +164,42 @@ class shard_index {
     return out;
   }
 
+  /// The same of a rank's summands that other ranks have saved: an equal part of their sum. Where several ranks hold
+  /// copies of a summand (a replicated tensor of a tensor group), they count once. An element of which nothing was
+  /// saved has the sum 0.
+  ///
+  /// @param name   with the rank.
+  /// @param parts  into how many the sum is divided.
+  [[nodiscard]] std::vector<std::byte> read_part_of_sum(std::string const& name, dtype type, parameter_info const& part,
+                                                        std::int64_t first, std::int64_t count, std::int64_t parts) {
+    auto const elements = static_cast<std::size_t>(count);
+    std::vector<double> sums(elements);
+    std::vector<std::int64_t> seen(elements), of(elements);
+    auto const wanted = runs_of(part, first, count);
+    auto const found = summed_.find(name_without_rank(name));
+    if (found != summed_.end()) {
+      for (auto& held : found->second) {
+        if (held.box.whole_extents().size() != part.whole_extents().size()) throw other_extents(name, held, part);
+        std::vector<std::byte> bytes;
+        for_each_common(wanted, runs_of(held.box, held.first, held.count), [&](auto to, auto from, auto n) {
+          if (bytes.empty()) bytes = content_of(held, type);
+          for (std::int64_t i = 0; i < n; ++i) {
+            auto const at = static_cast<std::size_t>(to + i);
+            sums[at] += as_double(bytes, type, static_cast<std::size_t>(from + i));
+            ++seen[at];
+            of[at] = held.summands;
+          }
+        });
+      }
+    }
+    for (std::size_t i = 0; i < elements; ++i) {
+      if (seen[i] == 0) continue;
+      if (seen[i] != of[i]) sums[i] *= static_cast<double>(of[i]) / static_cast<double>(seen[i]);
+      sums[i] /= static_cast<double>(parts);
+    }
+    return from_double(sums, type);
+  }
+
  private:
   struct shard {
     parameter_info box;  // the box of the tensor that the piece was cut from
@@ -171,10 +210,48 @@ class shard_index {
     formats::safetensors::reader const* reader;
     formats::safetensors::entry const* entry;
     bool verified = false;
+    std::int64_t summands = 0;
   };
+
+  template <class F>
+  static auto with_type(dtype type, F&& f) {
+    if (type == dtype::f64) return f(double{});
+    if (type == dtype::bf16) return f(bf16{});
+    if (type == dtype::f16) return f(f16{});
+    if (type != dtype::f32) throw config_error(text("trireme::checkpoint: sums of ", name_of(type), " are not divided"));
+    return f(float{});
+  }
+  static double as_double(std::vector<std::byte> const& bytes, dtype type, std::size_t at) {
+    return with_type(type, [&](auto number) {
+      std::memcpy(&number, bytes.data() + at * sizeof number, sizeof number);
+      return static_cast<double>(number);
+    });
+  }
+  static std::vector<std::byte> from_double(std::vector<double> const& numbers, dtype type) {
+    return with_type(type, [&](auto kind) {
+      using element = decltype(kind);
+      std::vector<std::byte> out(numbers.size() * sizeof(element));
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        element one{};
+        if constexpr (storage_float<element>) {
+          one = element(static_cast<float>(numbers[i]));
+        } else {
+          one = static_cast<element>(numbers[i]);
+        }
+        std::memcpy(out.data() + i * sizeof one, &one, sizeof one);
+      }
+      return out;
+    });
+  }
 
   [[nodiscard]] format_error missing(std::string const& reason) const {
     return {readers_.empty() ? std::string("checkpoint") : readers_.front()->path(), 0, reason};
+  }
+
+  [[nodiscard]] format_error other_extents(std::string const& name, shard const& held,
+                                           parameter_info const& part) const {
+    return missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
+                        " elements, but this run's has ", part.whole_extents().size()));
   }
 
   void add(formats::directory const& in, std::string const& name, formats::json::value const& record) {
@@ -215,6 +292,11 @@ class shard_index {
     if (__builtin_add_overflow(elements_, each.count, &elements_)) {
       throw format_error(path, 0, "the checkpoint has more than 2^63 - 1 numbers");
     }
+    if (auto const* const summands = reader.note("summands:" + name); summands != nullptr) {
+      each.summands = number(path, *summands);
+      summands_ += each.count;
+      summed_[name_without_rank(name)].push_back(each);
+    }
     tensors_[name].push_back(std::move(each));
   }
 
@@ -239,7 +321,9 @@ class shard_index {
 
   std::vector<std::unique_ptr<formats::safetensors::reader>> readers_;
   std::map<std::string, std::vector<shard>> tensors_;
+  std::map<std::string, std::vector<shard>> summed_;  // the same pieces of all ranks, by the name without the rank
   std::int64_t elements_ = 0;
+  std::int64_t summands_ = 0;
 };
 
 }  // namespace trireme::checkpoint::detail

@@ -6,20 +6,32 @@
 #include <string>
 #include <vector>
 
+#include "trireme/core/hash.hpp"
 #include "trireme/train/checkpoint.hpp"
+#include "trireme/train/detail/checkpoint_shards.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/state_shard.hpp"
 
 namespace trireme::checkpoint::detail {
 
-/// Collective. The number of ranks a run must be resumed on, if a rank keeps numbers of its own; 0: any number.
-/// @param answered  the pieces that this rank saves.
+/// Collective. What ranks keep of their own.
+/// @param owned  the pieces that this rank saves.
 template <class Comm>
-[[nodiscard]] int ranks_with_own_state(Comm& world, std::span<state_shard const> owned) {
-  std::int64_t own = 0;
-  for (auto const& each : owned) own += each.of_rank ? 1 : 0;
-  world.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
-  return own == 0 ? 0 : world.size();
+[[nodiscard]] own_numbers numbers_of_ranks(Comm& world, std::span<state_shard const> owned) {
+  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are no summands, summands, and a hash of who holds what
+  for (auto const& each : owned) {
+    if (!each.of_rank) continue;
+    ++sums[0];
+    if (each.summands == 0) ++sums[1];
+    if (each.summands > 0) sums[2] += static_cast<std::uint64_t>(each.size());
+    sums[3] += mix(hash_name(each.name) ^ mix(hash_name(box_text(each.box)) ^ mix(static_cast<std::uint64_t>(each.first)) ^
+                                              static_cast<std::uint64_t>(each.size())));
+  }
+  world.all_reduce(tensor_view<std::uint64_t>(sums, shape{4}), reduction::sum{});
+  return {.ranks = sums[0] == 0 ? 0 : world.size(),
+          .are_summands = sums[1] == 0,
+          .summands = static_cast<std::int64_t>(sums[2]),
+          .layout = sums[3]};
 }
 
 /// How a trainer, or a loop of your own, reaches its checkpoints: the run's identity, and the world with a deadline
