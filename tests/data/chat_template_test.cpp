@@ -1,5 +1,7 @@
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,7 +10,9 @@
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
 #include "../support/python.hpp"
+#include "../support/sentence.hpp"
 #include "trireme/data/chat_lines.hpp"
+#include "trireme/data/chat_template.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/tokenizer.hpp"
 
@@ -50,4 +54,41 @@ TEST_CASE("conversations are the tokens and answers of transformers' apply_chat_
     CHECK(samples.target_count() == answers);
     CHECK(answers > 1000);
   }
+}
+
+TEST_CASE("the usual spellings of templates are recognised, and others are not taken for them", "[data]") {
+  using data::chat_template;
+  using data::chat_template_of;
+  std::string const chatml =
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+      "'\\n'}}{% endfor %}";
+  CHECK(chat_template_of(chatml) == chat_template::chatml);
+  CHECK(chat_template_of(chatml + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}") ==
+        chat_template::chatml);
+  CHECK(
+      chat_template_of("{%- for message in messages %}\n    {{- \"<|im_start|>\" + message[\"role\"] + \"\\n\" + "
+                       "message['content'] + '<|im_end|>' + '\\n' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n"
+                       "    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n") == chat_template::chatml);
+  std::string const llama3 =
+      "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+      "message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
+      "%}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}";
+  CHECK(chat_template_of("{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + "
+                         "'<|im_end|>\\n' }}{% endfor %}") == chat_template::chatml);
+  CHECK(chat_template_of(llama3) == chat_template::llama3);
+  for (auto const& other :
+       {chatml + "!", "x" + chatml, chatml.substr(1), chatml.substr(0, 40), std::string(), "{{ 'Today is ' }}" + llama3,
+        "{{ bos_token }}\n" + chatml, chatml.substr(0, 29) + "\n {{ message }}" + chatml.substr(29)}) {
+    CAPTURE(other);
+    CHECK(!chat_template_of(other));
+  }
+  scratch const here;
+  auto const said = [&] { return sentence_of([&] { static_cast<void>(data::chat_template_in(here.path())); }); };
+  CHECK(contains(said(), "has neither chat_template.jinja nor tokenizer_config.json"));
+  std::ofstream(here / "tokenizer_config.json") << "{\"a\": 1}";
+  CHECK(contains(said(), "has no \"chat_template\""));
+  std::ofstream(here / "tokenizer_config.json") << "{\"chat_template\": \"{{ 1 }}\"}";
+  CHECK(contains(said(), "is not one of those that are known here"));
+  std::ofstream(here / "chat_template.jinja") << llama3;
+  CHECK(data::chat_template_in(here.path()) == chat_template::llama3);
 }

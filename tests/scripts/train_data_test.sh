@@ -2,7 +2,7 @@
 # scripts/train --data FILE.jsonl makes tokens of the file once, and trains on them; the programs are stand-ins.
 set -euo pipefail
 source_dir=${TRIREME_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
-for header in utf8proc.h pcre2.h; do
+for header in utf8proc.h pcre2.h zlib.h; do
   [[ -e /usr/include/$header ]] || { echo "skipped: scripts/train would install $header"; exit 77; }
 done
 work=$(mktemp -d)
@@ -48,9 +48,13 @@ echo '{"text": "b"}' >>a.jsonl
 "$root/scripts/train" --data "$work/*.jsonl" --tokenizer tokenizer.json >/dev/null 2>&1
 expect "$(wc -l <"$calls") calls" "3 calls"  # other options, then another text
 expect "$(tail -n 1 "$calls")" "$work/*.jsonl"
+gzip -k a.jsonl
+"$root/scripts/train" --data a.jsonl.gz --tokenizer tokenizer.json >/dev/null 2>&1
+expect "$(tail -n 1 "$calls")" "$work/a.jsonl.gz"
+expect "$(wc -l <"$calls") calls" "4 calls"
 said=$("$root/scripts/train" --data shards --vocabulary 9 2>&1)
 expect "$said" "--data $work/shards"
-expect "$(wc -l <"$calls") calls" "3 calls"
+expect "$(wc -l <"$calls") calls" "4 calls"
 
 refused() {  # refused PART ARGUMENTS...
   local part=$1 said

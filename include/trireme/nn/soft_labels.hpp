@@ -154,14 +154,21 @@ struct emits_soft_labels {
   Emit& put;
 
   template <class Unit>
-  void operator()(Unit const& unit) const {
+  static constexpr bool changes = [] {
     if constexpr (unit_of_layers<Unit>) {
-      if constexpr (!std::is_same_v<decltype(with_soft_labels(unit.layers())),
-                                    std::remove_cvref_t<decltype(unit.layers())>>) {
-        return put(block{unit.name(), unit.width(), with_soft_labels(unit.layers())});
-      }
+      using layers = std::remove_cvref_t<decltype(std::declval<Unit const&>().layers())>;
+      return !std::is_same_v<decltype(with_soft_labels(std::declval<layers const&>())), layers>;
+    } else {
+      return false;
     }
-    put(unit);
+  }();
+  template <class Unit>
+  void operator()(Unit const& unit) const {
+    if constexpr (changes<Unit>) {
+      put(block{std::string(unit.name()), unit.width(), with_soft_labels(unit.layers())});
+    } else {
+      put(unit);
+    }
   }
 };
 
