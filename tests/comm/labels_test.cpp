@@ -63,7 +63,7 @@ TEST_CASE("owners are counted on each communicator, and labels end with their sc
   }
   CHECK(world.labels().now == call_label{});
   auto const part = comm::labelled::as_part(world, call_label::bucket(3));
-  CHECK(world.labels().now == call_label{});  // nobody's
+  CHECK(world.labels().now == call_label{});  // without an owner there is no part
 }
 
 TEST_CASE("labels are sentences, whatever another rank has written", "[comm][labels]") {
@@ -94,8 +94,8 @@ TEST_CASE("calls that differ in their label alone are an error", "[comm][labels]
   CHECK(on_threads(2, bucket(1, 2), bucket(1, 2)).empty());
   CHECK(on_threads(2, bucket(1, 2), bucket(2, 2)) ==
         differing(" for bucket 2 of exchange 1", " for bucket 2 of exchange 2") + remedy);
-  CHECK(on_threads(2, bucket(1, 2), {}) == differing(" for bucket 2 of exchange 1", " for no exchange or trainer") +
-                                               remedy);
+  CHECK(on_threads(2, bucket(1, 2), {}) ==
+        differing(" for bucket 2 of exchange 1", " for no exchange or trainer") + remedy);
   CHECK(on_threads(2, bucket(1, 2), bucket(1, 3)) ==
         differing(" for bucket 2 of exchange 1", " for bucket 3 of exchange 1") +
             "; make every rank call the same collectives in the same order");

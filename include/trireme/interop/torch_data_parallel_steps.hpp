@@ -170,8 +170,8 @@ class data_parallel_steps {
                                                       data_parallel_options const& options) {
     return detail::listed<space>(module.named_buffers(), "buffer", layouts, options.left_alone);
   }
-  // Collective. Options decide which messages a step has, so ranks compare them before any other. (.gradients_in_buckets
-  // concerns only the memory of one rank.)
+  // Collective. Options decide which messages a step has, so ranks compare them before any other.
+  // (.gradients_in_buckets concerns only the memory of one rank.)
   static data_parallel_options const& agreed(data_parallel_options const& options, Comm& world) {
     auto const flag = [](bool set) { return std::string(set ? "true" : "false"); };
     constexpr std::string_view buffers[] = {"first_rank", "mean", "own"};

@@ -338,7 +338,7 @@ class distributed_parameters {
   std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
   Comm& everyone_;
   std::uint16_t replicas_owner_, everyone_owner_;  // whose calls of this exchange are, on each of the two
-  bool in_units_;  // gradients have memory only while a unit uses them
+  bool in_units_;                                  // gradients have memory only while a unit uses them
   parameters_type parameters_;
   parallel::bucket_plan bucket_plan_;
   parallel::partition own_;

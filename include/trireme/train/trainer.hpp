@@ -587,9 +587,7 @@ class basic_trainer {
       report.failure = problem.what();
     }
   }
-  void notify(save_report const& report) {
-    tell(save_calls_, report);
-  }
+  void notify(save_report const& report) { tell(save_calls_, report); }
 
   // Collective.
   checkpoint::run_description description(std::span<state_shard const> owned);

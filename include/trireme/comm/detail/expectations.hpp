@@ -18,14 +18,14 @@ namespace trireme::comm::detail {
   return to_string(it) + (bare ? " for no exchange or trainer" : to_string(it.label));
 }
 [[nodiscard]] inline std::string_view remedy_of(call const& a, call const& b) noexcept {
-  return a.label.owner == b.label.owner
-             ? "; make every rank call the same collectives in the same order"
-             : "; make and use exchanges and trainers, and call collectives of your own, in the same order on every rank";
+  return a.label.owner == b.label.owner ? "; make every rank call the same collectives in the same order"
+                                        : "; make and use exchanges and trainers, and call collectives of your own, in "
+                                          "the same order on every rank";
 }
 [[nodiscard]] inline std::string differing_calls(std::string_view who, std::uint64_t number, int a, call const& of_a,
                                                  int b, call const& of_b) {
-  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ",
-              labelled_call(of_a, of_b), ", rank ", b, " called ", labelled_call(of_b, of_a), remedy_of(of_a, of_b));
+  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", labelled_call(of_a, of_b),
+              ", rank ", b, " called ", labelled_call(of_b, of_a), remedy_of(of_a, of_b));
 }
 
 /// "8 elements of F32"
