@@ -892,3 +892,52 @@ TEST_CASE("a module shared by several ranks, and an unscaled loss, are errors of
         "trireme::interop::data_parallel: loss.backward() with .loss_scale: the loss was not scaled; call "
         "ddp.backward(loss) in its place");
 }
+
+TEST_CASE("options that differ between ranks, and a buffer that one rank converts, are errors by name", "[torch]") {
+  using options = interop::data_parallel_options;
+  struct difference {
+    options usual, odd;
+    std::string said;
+  };
+  for (auto const& each : std::vector<difference>{
+           {{}, {.unused_parameters = true}, ".unused_parameters is false on rank 0 but true on rank 1"},
+           {{.static_graph = true}, {}, ".static_graph is true on rank 0 but false on rank 1"},
+           {{},
+            {.buffers = interop::step_buffers::own},
+            ".buffers is interop::step_buffers::first_rank on rank 0 but interop::step_buffers::own on rank 1"},
+           {{}, {.loss_scale = precision::fp16{}}, ".loss_scale is not set on rank 0 but precision::fp16{.first_scale"},
+           {{}, {.check_every = 0}, ".check_every is 100 on rank 0 but 0 on rank 1"},
+           {{},
+            {.backwards = interop::step_backwards::any},
+            ".backwards is interop::step_backwards::one on rank 0 but interop::step_backwards::any on rank 1"},
+           {{}, {.left_alone = "bias"}, ".left_alone is \"\" on rank 0 but \"bias\" on rank 1"}}) {
+    for (auto const& told : on_ranks<std::string>(2, [&](auto& world) {
+           torch::nn::Linear net(2, 2);
+           return sentence_of([&] {
+             static_cast<void>(interop::data_parallel(net, world, world.rank() == 1 ? each.odd : each.usual));
+           });
+         })) {
+      CHECK(told.starts_with("trireme::interop::data_parallel: " + each.said));
+      CHECK(told.ends_with("; give the same options on every rank"));
+    }
+  }
+  std::vector<std::string> told(2);
+  auto const body = [&](auto& world) {
+    torch::nn::Linear net(2, 2);
+    auto counts = net->register_buffer("counts", torch::zeros({3}));
+    auto ddp = interop::data_parallel(net, world);
+    if (world.rank() == 1) counts.set_data(counts.to(at::kInt));
+    told[static_cast<std::size_t>(world.rank())] = sentence_of([&] {
+      for (int step = 0; step < 2; ++step) {  // the first rank of a broadcast does not wait
+        ddp->forward(torch::ones({1, 2})).sum().backward();
+        ddp.finish();
+      }
+    });
+    if (!told[static_cast<std::size_t>(world.rank())].empty()) throw comm_error("over");
+  };
+  CHECK_THROWS(launch(comm::threads{.ranks = 2}, body));
+  CHECK(
+      told[1] ==
+      "trireme::interop: buffer \"counts\" has become one of Int on this rank, and is one of Float on rank 0; convert "
+      "a module on all ranks, or on none");
+}

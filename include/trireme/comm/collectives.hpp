@@ -14,6 +14,7 @@
 #include "trireme/comm/command.hpp"
 #include "trireme/comm/detail/expectations.hpp"
 #include "trireme/comm/detail/kernels.hpp"
+#include "trireme/comm/labels.hpp"
 #include "trireme/comm/traffic.hpp"
 #include "trireme/contract/slot.hpp"
 
@@ -76,6 +77,9 @@ class collectives {
 
   [[nodiscard]] traffic_counters traffic() const noexcept { return traffic_; }
 
+  /// Whose the calls are that are made now (comm/labels.hpp). Ranks compare it with the rest of a call.
+  [[nodiscard]] call_labels& labels() noexcept { return labels_; }
+
   /// Runs a command and counts it. For decorators.
   void execute(command const& it) {
     self().run(it);
@@ -88,8 +92,8 @@ class collectives {
     return pending;
   }
 
-  void barrier() { execute(command{}); }
-  [[nodiscard]] auto barrier_async() { return submit(command{}); }
+  void barrier() { execute(synchronising()); }
+  [[nodiscard]] auto barrier_async() { return submit(synchronising()); }
 
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
@@ -243,6 +247,12 @@ class collectives {
     ++traffic_.collectives;
   }
 
+  [[nodiscard]] command synchronising() const noexcept {
+    command it;
+    it.what.label = labels_.now;
+    return it;
+  }
+
   /// The elements of each rank in a ragged call.
   using rank_counts = std::optional<std::span<std::int64_t const>>;
 
@@ -333,8 +343,9 @@ class collectives {
     else
       detail::expect_right(self().who(), {.kind = kind, .root = root, .count = count}, self().size());
   }
-  /// Adds what only a ragged call has, and the bytes that the command counts as sent.
+  /// Adds the label, what only a ragged call has, and the bytes that the command counts as sent.
   void complete(command& it, rank_counts counts = {}) const {
+    it.what.label = labels_.now;
     if (counts) {
       it.counts = *counts;
       it.what.shape = detail::fingerprint(*counts);
@@ -343,6 +354,7 @@ class collectives {
   }
 
   traffic_counters traffic_;
+  call_labels labels_;
 };
 
 }  // namespace trireme::comm

@@ -42,6 +42,38 @@ inline constexpr reduction_kind reduction_of<reduction::mean> = reduction_kind::
 template <>
 inline constexpr reduction_kind reduction_of<reduction::pairwise> = reduction_kind::pairwise;
 
+/// For whom a call is: the exchanges and trainers of a world label their collectives, so that those of two of them, or
+/// of one and the program, are not taken for each other where kind, type and count are equal. Bytes that another rank
+/// has written are a label, whatever they are.
+struct call_label {
+  enum class owner_kind : std::uint8_t { exchange, trainer };
+  /// What a call is about, if not a bucket.
+  enum part_name : std::uint16_t { anything, vote, values, gradients, first_bucket };
+  static constexpr int most_buckets = 32700;  ///< later ones count from 0 again
+
+  std::uint16_t owner = 0;  ///< 0: the program; otherwise 2 * number + kind. Numbers count from 1 on each communicator.
+  std::uint16_t part = anything;
+
+  [[nodiscard]] static constexpr std::uint16_t owner_of(owner_kind kind, std::uint32_t number) noexcept {
+    return static_cast<std::uint16_t>((1 + (number - 1) % 32767) * 2 + static_cast<std::uint32_t>(kind));
+  }
+  /// The gradients of a bucket, or its values.
+  [[nodiscard]] static constexpr std::uint16_t bucket(int number, bool of_values = false) noexcept {
+    return static_cast<std::uint16_t>(first_bucket + 2 * (number % most_buckets) + (of_values ? 1 : 0));
+  }
+  friend bool operator==(call_label const&, call_label const&) = default;
+};
+
+/// " for bucket 2 of exchange 1"; empty for calls of the program.
+[[nodiscard]] inline std::string to_string(call_label const& it) {
+  if (it.owner == 0) return {};
+  std::string const owner = text(it.owner % 2 == 0 ? "exchange " : "trainer ", it.owner / 2);
+  if (int const bucket = it.part - call_label::first_bucket; bucket >= 0)
+    return text(bucket % 2 == 0 ? " for bucket " : " for the values of bucket ", bucket / 2, " of ", owner);
+  constexpr std::string_view parts[] = {" for ", " for the vote of ", " for the values of ", " for the gradients of "};
+  return std::string(parts[it.part]) + owner;
+}
+
 /// The part of a command that must be equal on all ranks. Trivially copyable: ranks send it to each other.
 struct call {
   collective kind = collective::barrier;
@@ -55,7 +87,8 @@ struct call {
   /// because it differs between ranks.
   std::int64_t count = 0;
   /// For a ragged reduce_scatter or all_gather a hash of its counts, for a ragged all_to_all 1; otherwise 0.
-  std::uint64_t shape = 0;
+  std::uint32_t shape = 0;
+  call_label label{};
   friend bool operator==(call const&, call const&) = default;
 };
 

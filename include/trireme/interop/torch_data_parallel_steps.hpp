@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "trireme/interop/torch_data_parallel_options.hpp"
 #include "trireme/interop/torch_step_counts.hpp"
 #include "trireme/parallel/patterns.hpp"
+#include "trireme/parallel/same_on_all_ranks.hpp"
 #include "trireme/parallel/vote.hpp"
 #include "trireme/precision/fp16.hpp"
 #include "trireme/train/make_exchange.hpp"
@@ -167,6 +169,23 @@ class data_parallel_steps {
   static std::vector<detail::named_tensor> buffers_of(detail::any_module const& module,
                                                       data_parallel_options const& options) {
     return detail::listed<space>(module.named_buffers(), "buffer", layouts, options.left_alone);
+  }
+  // Collective. Options decide which messages a step has, so ranks compare them before any other.
+  // (.gradients_in_buckets concerns only the memory of one rank.)
+  static data_parallel_options const& agreed(data_parallel_options const& options, Comm& world) {
+    auto const flag = [](bool set) { return std::string(set ? "true" : "false"); };
+    constexpr std::string_view buffers[] = {"first_rank", "mean", "own"};
+    parallel::rank_value const items[] = {
+        {".unused_parameters", flag(options.unused_parameters)},
+        {".static_graph", flag(options.static_graph)},
+        {".buffers", text("interop::step_buffers::", buffers[static_cast<std::size_t>(options.buffers)])},
+        {".loss_scale", options.loss_scale ? to_string(*options.loss_scale) : "not set"},
+        {".check_every", text(options.check_every)},
+        {".backwards", text("interop::step_backwards::", options.backwards == step_backwards::any ? "any" : "one")},
+        {".left_alone", text('"', options.left_alone, '"')}};
+    parallel::expect_same_on_all_ranks(world, "trireme::interop::data_parallel", world.rank(), items,
+                                       "give the same options on every rank");
+    return options;
   }
   static std::vector<detail::named_tensor> expected_buffers(detail::any_module const& module,
                                                             data_parallel_options const& options, Comm& world) {
@@ -650,7 +669,7 @@ data_parallel_steps<Element, Comm, Exchange>::data_parallel_steps(detail::any_mo
                                                                   maker const& exchange)
     : module_(module),
       world_(world.duplicate()),
-      options_(options),
+      options_(agreed(options, world_)),
       buffers_(expected_buffers(module_, options_, world_)),
       trained_(equal_at_the_start(module_, options_, world_)),
       exchange_(exchange.make(exchange.policies, as_foreign(trained_, nothing_), world_)),

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/labels.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/parameter.hpp"
@@ -125,10 +126,14 @@ class distributed_parameters {
   /// Before a unit's values are read: returns when they are gathered. No effect below stage 3.
   void gather(int unit) {
     if constexpr (shards_parameters) protocol_.expect_published("gather()");
+    auto const now = labelled();
     values_.gather(unit);
   }
   /// The unit is the next one: starts to gather its values.
-  void prefetch(int unit) { values_.prefetch(unit); }
+  void prefetch(int unit) {
+    auto const now = labelled();
+    values_.prefetch(unit);
+  }
   /// Its values are not read again before the next gather(): releases their memory.
   void release(int unit) { values_.release(unit); }
   /// Takes part in one forward pass of other ranks, for which this rank has no samples.
@@ -154,6 +159,7 @@ class distributed_parameters {
       values_.load(entry, whole.view());
     }
     written();
+    auto const now = labelled();
     if constexpr (hooks::made.start) strategy_.start();
     follow_values();
   }
@@ -163,6 +169,7 @@ class distributed_parameters {
   void change_values(F&& f) {
     visit_values(state_scope::kept, f);
     refresh_parameters();
+    auto const now = labelled();
     follow_values();
   }
   /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
@@ -174,6 +181,7 @@ class distributed_parameters {
       tensor_view<master_element const, space> const value = values_.master(b, range);
       for (auto const& output : outputs) kernels::copy(output, value);
     });
+    auto const now = labelled();
     publish_values(bucket_count());
   }
   /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (If parameters are
@@ -183,6 +191,7 @@ class distributed_parameters {
     if constexpr (shards_parameters) return;
     std::vector<std::uint64_t> hashes(static_cast<std::size_t>(replicas_.size()));
     hashes[static_cast<std::size_t>(replicas_.rank())] = hash_of_parameters();
+    auto const now = labelled(comm::call_label::values);
     replicas_.all_gather(tensor_view<std::uint64_t>(hashes));
     for (int rank = 1; rank < replicas_.size(); ++rank) {
       if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
@@ -200,6 +209,7 @@ class distributed_parameters {
   template <class Others>
   void broadcast(int root, Others&& others) {
     protocol_.expect_published("broadcast()");
+    auto const now = labelled(comm::call_label::values);
     for (auto const& entry : bucket_plan_.entries()) broadcast_one(entry, replicas_, root);
     for (auto const& [bucket, group] : also_) {
       for (int const e : bucket_plan_.buckets()[static_cast<std::size_t>(bucket)].entries)
@@ -223,6 +233,7 @@ class distributed_parameters {
       own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
         add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
       });
+      auto const now = labelled(comm::call_label::values);
       summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     } else {
       for (auto const& entry : bucket_plan_.entries()) add(entry, 0, values_.read(entry));
@@ -261,6 +272,10 @@ class distributed_parameters {
       : replicas_(replicas),
         summed_(summed_of(replicas)),
         everyone_(voters == nullptr ? replicas : *voters),
+        replicas_owner_(comm::label_owner(replicas_, comm::call_label::owner_kind::exchange)),
+        everyone_owner_(voters == nullptr || voters == &replicas
+                            ? replicas_owner_
+                            : comm::label_owner(everyone_, comm::call_label::owner_kind::exchange)),
         in_units_(parameters_type::in_units(strategy)),
         parameters_(std::move(all)),
         bucket_plan_(parallel::detail::agreed(
@@ -282,6 +297,14 @@ class distributed_parameters {
   }
   ~distributed_parameters() = default;
 
+  // Until the end of the scope, calls carry whose they are, so that ranks which use exchanges of one world in another
+  // order get an error instead of sums of different gradients.
+  struct labels_of_calls {
+    comm::labelled replicas, everyone;
+  };
+  [[nodiscard]] labels_of_calls labelled(std::uint16_t part = comm::call_label::anything) const noexcept {
+    return {comm::labelled(replicas_, {replicas_owner_, part}), comm::labelled(everyone_, {everyone_owner_, part})};
+  }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
   [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
   // The number of replicas if each rank takes steps on its own: the whole step is their mean.
@@ -314,7 +337,8 @@ class distributed_parameters {
   Comm& replicas_;
   std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
   Comm& everyone_;
-  bool in_units_;  // gradients have memory only while a unit uses them
+  std::uint16_t replicas_owner_, everyone_owner_;  // whose calls of this exchange are, on each of the two
+  bool in_units_;                                  // gradients have memory only while a unit uses them
   parameters_type parameters_;
   parallel::bucket_plan bucket_plan_;
   parallel::partition own_;

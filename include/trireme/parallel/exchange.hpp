@@ -103,6 +103,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// The same if some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
     protocol_.may_begin();
+    auto const now = this->labelled();
     if (ending_) this->end_step();  // there was nothing to publish
     if (step.number >= 0) steps_ = step.number;
     values_.release_all();
@@ -148,6 +149,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// final, and (below stage 2) the buckets before it have started.
   void ready(int use) {
     protocol_.ready(use);
+    auto const now = this->labelled();
     take(use, true);
     sums_.ready(use);
     --reports_left_;
@@ -187,6 +189,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   void finish(parallel::vote& vote, bool want_norm = true) {
     protocol_.may_finish();
     while (in_units_ && reports_left_ > 0) sit_out();
+    auto const now = this->labelled();
     exposed([&](double start) {
       brought_.complete([this](int use) { return sums_.open_use(use); });
       bool const may_fuse = !want_norm && !hooks::made.settle;  // settle() reads sums
@@ -196,6 +199,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// Collective. The second: the single blocking exchange of a step.
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
     exchange_result result;
+    auto const now = this->labelled(comm::call_label::vote);
     exposed([&](double) { result = vote.count(everyone_); });
     // Ranks that take steps on their own: the root mean square.
     if constexpr (base::replicas_differ) result.norm /= std::sqrt(this->ranks_apart());
@@ -207,6 +211,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   ///         published either.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
     taken = taken && !samples_missing_;
+    auto const now = this->labelled();
     if (taken) sums_.commit();
     sums_.show(owned_, brought_);
     std::optional<gradient_numbers> due;
@@ -235,6 +240,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// the step: a strategy's periodic action happens here. If the optimizer's state is sharded, or the strategy has a
   /// period, every finite step must end with it.
   void publish() {
+    auto const now = this->labelled(comm::call_label::values);
     exposed([&](double) { this->publish_values(this->trained_count()); });
     if (ending_) this->end_step();
   }
@@ -302,6 +308,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     if (!in_units_) return;
     auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
     protocol_.open(first, last);
+    auto const now = this->labelled();
     if (with_memory && first < last) sums_.open_unit(unit);
   }
   // The ranks over which a bucket's gradient is summed.

@@ -125,6 +125,7 @@ class own_exchange : public Exchange {
                                                                 "give all ranks the same values, or load a checkpoint"},
                            std::span<state_shard const> values = {}) {
     this->expect_between_steps("expect_equal_copies()");
+    auto const now = this->labelled();
     detail::kept_copies copies;
     copies.add(values);
     if constexpr (!Exchange::replicas_differ) {
@@ -147,6 +148,7 @@ class own_exchange : public Exchange {
             checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     expect_valid(patience);
     this->expect_between_steps("checkpoint::save()");
+    auto const now = this->labelled();
     auto& everyone = this->everyone();
     if constexpr (!Exchange::replicas_differ) this->verify_replicas();  // spoiled copies are not saved
     detail::kept_copies copies;
@@ -158,6 +160,7 @@ class own_exchange : public Exchange {
   /// Collective. As basic_trainer::prepare_saves.
   void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
                      formats::file_system& files = formats::real_files()) {
+    auto const now = this->labelled();
     files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
   }
   /// Collective. Restores that state from the newest whole checkpoint in `directory`, and continues its run. Any number
@@ -171,6 +174,7 @@ class own_exchange : public Exchange {
                           formats::file_system& files = formats::real_files()) {
     expect_valid(patience);
     this->expect_between_steps("checkpoint::load()");
+    auto const now = this->labelled();
     auto const owned = shards(state_scope::owned);
     auto found =
         files_.load(this->everyone(), directory, description(owned), shards(state_scope::kept), owned, patience, files);

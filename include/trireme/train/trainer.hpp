@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/labels.hpp"
 #include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/own_start.hpp"
@@ -119,6 +120,7 @@ class basic_trainer {
   ///          than in the epoch that has begun; see start_epoch().
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
+    auto const labels = labelled();
     detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
@@ -156,7 +158,7 @@ class basic_trainer {
         }
       }
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
-      for (auto const& call : step_calls_) call(done);
+      tell(step_calls_, done);
     }
     wants_stop_ = false;
     run_.model.synchronise_buffers();
@@ -198,6 +200,7 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; does not change the trainer.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
+    auto const labels = labelled();
     run_.model.synchronise_buffers();
     std::exception_ptr failure;
     auto const sum = run_.model.evaluate(data, batch, failure);
@@ -216,6 +219,7 @@ class basic_trainer {
   template <dataset Data, metric_policy... Metrics>
   [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
                                                 Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
+    auto const labels = labelled();
     run_.model.synchronise_buffers();
     std::exception_ptr failure;  // of a rank whose samples cannot be read or are refused: the others are in collectives
     run_.model.for_each_prediction(data, batch, failure, [&](auto const& outputs, auto const& targets) {
@@ -291,7 +295,10 @@ class basic_trainer {
 
   /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
   /// themselves: call it before predict() after steps of your own.
-  void synchronise_buffers() { run_.model.synchronise_buffers(); }
+  void synchronise_buffers() {
+    auto const labels = labelled();
+    run_.model.synchronise_buffers();
+  }
   /// Collective over `everyone`. Copies the parameters of its rank `root`; see broadcast_parameters().
   template <class Ranks>
   void synchronise_buffers(Ranks& everyone, int root) {
@@ -355,6 +362,7 @@ class basic_trainer {
   void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
                      formats::file_system& files = formats::real_files()) {
     finish_save();
+    auto const labels = labelled();
     files_.prepare(world_, directory, progress_of_run(), patience, files);
   }
 
@@ -490,10 +498,23 @@ class basic_trainer {
         optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
+        owner_(comm::label_owner(world, comm::call_label::owner_kind::trainer)),
+        making_(std::in_place, world, comm::call_label{owner_}),
         world_(agreed(world)),
         run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
     expect_patterns();
     initialise(0);
+    making_.reset();
+  }
+
+  // Until the end of the scope, calls on the world carry whose they are: those of two trainers on one world are not
+  // taken for each other, nor for the program's.
+  [[nodiscard]] comm::labelled labelled() const noexcept { return {world_, comm::call_label{owner_}}; }
+  // Callbacks are the program's.
+  template <class Calls, class Report>
+  void tell(Calls const& calls, Report const& report) {
+    comm::labelled const none(world_, {});
+    for (auto const& call : calls) call(report);
   }
 
   data::loader_options loader_options(fit_options const& options, bool slow_to_read) const {
@@ -566,9 +587,7 @@ class basic_trainer {
       report.failure = problem.what();
     }
   }
-  void notify(save_report const& report) {
-    for (auto const& call : save_calls_) call(report);
-  }
+  void notify(save_report const& report) { tell(save_calls_, report); }
 
   // Collective.
   checkpoint::run_description description(std::span<state_shard const> owned);
@@ -614,6 +633,8 @@ class basic_trainer {
   Optimizer optimizer_;
   std::string model_text_;
   std::string compression_text_;
+  std::uint16_t owner_;                   // whose calls of this trainer are
+  std::optional<comm::labelled> making_;  // while it is made
   Comm& world_;
   run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
   checkpoint::detail::run_directory<Comm> files_;
@@ -655,15 +676,17 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
     filled.push_back(micro_batches[m]);
     places.push_back(static_cast<std::int64_t>(m));
   }
+  auto const labels = labelled();
   auto const total = run_.model.samples_of_all(own);
   if (total == 0) return {.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
   auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
-  for (auto const& call : step_calls_) call(done);
+  tell(step_calls_, done);
   return done;
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::initialise(std::uint64_t seed) {
+  auto const labels = labelled();
   parallel::rank_value const items[] = {{"the seed", text(seed)}};
   parallel::expect_same_on_all_ranks(world_, "trireme::trainer", world_.rank(), items,
                                      "call initialise() with the same one on every rank");
@@ -700,6 +723,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::st
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::broadcast() {
+  auto const labels = labelled();
   if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
     run_.moments.visit_state(state_scope::kept, [&](std::string const&, state_location const&, auto view) {
       parallel::broadcast(exchange().world(), view, 0);
@@ -710,6 +734,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 std::uint64_t basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::state_hash() {
+  auto const labels = labelled();
   expect_equal_copies();
   std::uint64_t sum = 0;
   for (auto const& each : shards(state_scope::owned)) {
@@ -735,6 +760,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    formats::file_system& files) {
   expect_valid(patience);
   finish_save();
+  auto const labels = labelled();
   expect_equal_copies();  // spoiled copies are not saved
   auto const owned = shards(state_scope::owned);
   files_.save(world_, directory, description(owned), progress_of_run(), owned, patience, keep, files, model_files_);
@@ -746,6 +772,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
     formats::file_system& files) {
   expect_valid(patience);
   finish_save();
+  auto const labels = labelled();
   expect_equal_copies();
   save_report begun{steps(), 0, {}};
   auto const owned = shards(state_scope::owned);
@@ -772,6 +799,7 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
     std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
   expect_valid(patience);
   finish_save();
+  auto const labels = labelled();
   auto const owned = shards(state_scope::owned);
   auto found = files_.load(world_, directory, description(owned), shards(state_scope::kept), owned, patience, files);
   auto const& progress = found.at;
@@ -811,6 +839,7 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::expect_equal_copies() {
+  auto const labels = labelled();
   detail::timed(timeline_, "compare copies", [&] {
     run_.model.synchronise_buffers();
     detail::kept_copies copies;

@@ -12,10 +12,20 @@
 
 namespace trireme::comm::detail {
 
+/// A call as one of two that differ: with its label, also if it has none and the other one does.
+[[nodiscard]] inline std::string labelled_call(call const& it, call const& other) {
+  bool const bare = it.label.owner == 0 && other.label.owner != 0;
+  return to_string(it) + (bare ? " for no exchange or trainer" : to_string(it.label));
+}
+[[nodiscard]] inline std::string_view remedy_of(call const& a, call const& b) noexcept {
+  return a.label.owner == b.label.owner ? "; make every rank call the same collectives in the same order"
+                                        : "; make and use exchanges and trainers, and call collectives of your own, in "
+                                          "the same order on every rank";
+}
 [[nodiscard]] inline std::string differing_calls(std::string_view who, std::uint64_t number, int a, call const& of_a,
                                                  int b, call const& of_b) {
-  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", to_string(of_a), ", rank ",
-              b, " called ", to_string(of_b), "; make every rank call the same collectives in the same order");
+  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", labelled_call(of_a, of_b),
+              ", rank ", b, " called ", labelled_call(of_b, of_a), remedy_of(of_a, of_b));
 }
 
 /// "8 elements of F32"
@@ -87,11 +97,11 @@ inline void expect_color(std::string_view who, int color) {
 }
 
 /// A hash of a list of counts; never 0.
-[[nodiscard]] inline std::uint64_t fingerprint(std::span<std::int64_t const> counts) noexcept {
+[[nodiscard]] inline std::uint32_t fingerprint(std::span<std::int64_t const> counts) noexcept {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < counts.size(); ++i)
     sum += mix(static_cast<std::uint64_t>(counts[i]) * 0x9e37'79b9'7f4a'7c15ULL + i);
-  return sum | 1U;
+  return static_cast<std::uint32_t>(sum >> 32U) | 1U;
 }
 
 /// An empty list with the same memory each time, so that making a command allocates nothing.

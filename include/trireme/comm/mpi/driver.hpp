@@ -311,7 +311,7 @@ class mpi_driver {
     }
   }
   [[nodiscard]] static std::string description_of(mpi_operation const& op) {
-    return text(to_string(op.route.what), " number ", op.route.printed_number());
+    return text(to_string(op.route.what), " number ", op.route.printed_number(), to_string(op.route.what.label));
   }
   void give_up(mpi_operation& op) {
     fail(*op.where->family,

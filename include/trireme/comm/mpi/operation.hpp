@@ -136,7 +136,8 @@ class mpi_operation final : public collective_operation {
 
   /// What it is, while its driver waits for it.
   [[nodiscard]] late_call as_late() const {
-    return {rank(), text(to_string(route.what), " number ", route.printed_number()), bytes(it_.what.count), missing()};
+    return {rank(), text(to_string(route.what), " number ", route.printed_number(), to_string(route.what.label)),
+            bytes(it_.what.count), missing()};
   }
 
   /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more. Until

@@ -263,8 +263,9 @@ class nccl_issue {
 };
 
 [[nodiscard]] inline std::string describe(nccl_operation const& op) {
-  return op.what.kind == collective::exchange ? text("exchange, call number ", op.number)
-                                              : text(to_string(op.what), " number ", op.number);
+  return op.what.kind == collective::exchange
+             ? text("exchange, call number ", op.number)
+             : text(to_string(op.what), " number ", op.number, to_string(op.what.label));
 }
 
 /// Whether `op` is later than its deadline, counted from the first look at it.

@@ -240,7 +240,7 @@ struct node_touched {
 /// "all_reduce(F32, 4 elements, sum) number 12"
 [[nodiscard]] inline std::string describe(node_operation const& op) {
   if (op.what().kind == collective::exchange) return to_string(op.what());
-  return text(to_string(op.what()), " number ", op.number);
+  return text(to_string(op.what()), " number ", op.number, to_string(op.what().label));
 }
 
 /// Copies elements [first, first + most) of a segment into `to`, as far as they exist; returns their number.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/labels.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/core/hash.hpp"
@@ -19,6 +20,12 @@
 #include "trireme/parallel/strategies.hpp"
 
 namespace trireme::parallel::detail {
+
+/// Until the end of the scope, calls on `ranks` are for this bucket.
+template <class Comm>
+[[nodiscard]] comm::labelled labelled_bucket(Comm& ranks, int bucket) {
+  return comm::labelled::as_part(ranks, comm::call_label::bucket(bucket));
+}
 
 /// Changes as they are: sums of master values.
 template <class Env, class Comm>
@@ -39,10 +46,16 @@ class plain_changes final : public change_sums<Env> {
   [[nodiscard]] view open(int bucket) override { return of(bucket); }  // what nobody writes remains zero
   [[nodiscard]] view of(int bucket) const override { return changes_[static_cast<std::size_t>(bucket)].view(); }
   void sum(std::span<int const> buckets, std::int64_t) override {
-    for (int const b : buckets) ranks_.all_reduce(of(b), reduction::sum{});
+    for (int const b : buckets) {
+      auto const now = labelled_bucket(ranks_, b);
+      ranks_.all_reduce(of(b), reduction::sum{});
+    }
   }
   void begin(std::span<int const> buckets, std::int64_t) override {
-    for (int const b : buckets) at(b).emplace(ranks_.all_reduce_async(of(b), reduction::sum{}));
+    for (int const b : buckets) {
+      auto const now = labelled_bucket(ranks_, b);
+      at(b).emplace(ranks_.all_reduce_async(of(b), reduction::sum{}));
+    }
   }
   void progress(std::span<int const> buckets) override {
     for (int const b : buckets) {
@@ -126,6 +139,7 @@ class coded_changes final : public change_sums<Env> {
       }
       if constexpr (has_at_gradient<wire>)
         it.way->at_gradient({.step = step, .bucket = it.number, .micro_batch = 0, .rank = ranks_.rank()});
+      auto const now = labelled_bucket(ranks_, b);
       it.way->begin(it.sent.view(), 1.0);
       it.pending = true;
     }
@@ -141,6 +155,7 @@ class coded_changes final : public change_sums<Env> {
       for (int const b : buckets) {
         auto& it = at(b);
         if (!it.pending) continue;
+        auto const now = labelled_bucket(ranks_, b);
         if (!it.way->turn()) {
           more = true;
           continue;

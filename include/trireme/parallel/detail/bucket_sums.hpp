@@ -143,6 +143,7 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
   // second-level cache.
   void reduce_peers(ops::squares_total<space>& total) {
     finish_queued_work<space>();
+    auto const now = comm::labelled::as_part(world_, comm::call_label::gradients);
     world_.barrier();  // the gradients of all ranks are final
     constexpr std::int64_t stretch = 32 * block_elements;
     for_each_accounted([&](int b, piece const& of) {

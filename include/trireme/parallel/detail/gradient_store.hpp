@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/labels.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/parameter.hpp"
@@ -291,7 +292,10 @@ class gradient_store {
     for (auto& it : gradients_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
-      while (it.flying) it.flying = !it.open->wire->turn();  // of an abandoned step
+      while (it.flying) {  // of an abandoned step
+        auto const now = labelled(it);
+        it.flying = !it.open->wire->turn();
+      }
       if (!pooled()) {
         if (!keep) kernels::fill(gradients_.whole(it), 0.0);
         continue;
@@ -446,7 +450,10 @@ class gradient_store {
       it.open->wire->at_gradient(
           {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank()});
     }
-    start(*it.open->wire, gradients_.whole(it));
+    {
+      auto const now = labelled(it);
+      start(*it.open->wire, gradients_.whole(it));
+    }
     // Buckets are sent in one order on every rank, so rounds may begin here.
     if (takes_rounds(*it.open->wire)) turn_all(now());
     it.flying = true;
@@ -458,6 +465,10 @@ class gradient_store {
       if (in_a_tree_) return way.begin_in_a_tree(gradient);
     }
     way.begin(gradient, scale_);
+  }
+  // Until the end of the scope, calls are for this bucket.
+  [[nodiscard]] comm::labelled labelled(bucket_gradient const& it) {
+    return comm::labelled::as_part(world_, comm::call_label::bucket(it.bucket));
   }
   void progress() {
     for (auto* const it : in_flight_) {
@@ -476,6 +487,7 @@ class gradient_store {
   }
   // Waits for a round of a lane; time before `asked` was hidden behind backward.
   bool turn(bucket_gradient& it, double asked) {
+    auto const now = labelled(it);
     if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));

@@ -117,6 +117,7 @@ class value_store {
       pending_.clear();
       for (int b = 0; b < buckets; ++b) {
         copy_lent(b, true);
+        auto const now = labelled(b);
         pending_.push_back(world_.all_gather_async(at(b).kept.view()));
       }
       for (int b = 0; b < buckets; ++b) {
@@ -180,6 +181,10 @@ class value_store {
     it = trireme::tensor<T, space>(shape{elements});
     return it.view();
   }
+  // Until the end of the scope, calls are for the values of this bucket.
+  [[nodiscard]] comm::labelled labelled(int bucket) {
+    return comm::labelled::as_part(world_, comm::call_label::bucket(bucket, true));
+  }
   [[nodiscard]] int count() const noexcept { return static_cast<int>(buckets_.size()); }
   [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
@@ -208,6 +213,7 @@ class value_store {
     auto const all = it.gathered->view().flat(0, elements(b));
     auto const [first, n] = own_.accounted(b);
     kernels::copy(all.flat(first, n), tensor_view<element const, space>(it.kept.view()));
+    auto const now = labelled(b);
     it.pending.emplace(world_.all_gather_async(all));
     bind(b, all);
   }
