@@ -108,7 +108,8 @@ class TriremeConan(ConanFile):
         component("cuda", "cuda")
         component("nccl", "nccl", ["cuda"])
         component("torch", "torch")
-        component("sentencepiece", "sentencepiece")
+        for name in ("sentencepiece", "hdf5", "pictures"):
+            component(name, name)
         component("utf8proc", "utf8proc",
                   ["core"] + [f"{each}::{each}" for each in ("utf8proc", "pcre2") if each in required])
         component("zlib", "zlib", ["core"] + (["zlib::zlib"] if "zlib" in required else []))

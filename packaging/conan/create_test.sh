@@ -72,7 +72,7 @@ done
 # What is not CMake reads the components.
 conan install --requires="trireme/[*]" --no-remote -s compiler.cppstd=20 -g PkgConfigDeps -of "$CONAN_HOME/pc"
 grep -q '^Requires: .*fmt' "$CONAN_HOME/pc/trireme.pc" || fail "trireme.pc does not require fmt"
-for component in mpi cuda nccl torch utf8proc sentencepiece zlib; do
+for component in mpi cuda nccl torch utf8proc sentencepiece zlib hdf5 pictures; do
   grep -qE '^Requires: *trireme' "$CONAN_HOME/pc/trireme-$component.pc" || fail "there is no component $component"
 done
 

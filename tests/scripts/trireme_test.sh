@@ -45,7 +45,7 @@ for verb in $verbs; do
     tokenize) [[ -e $work/usr/libexec/trireme/trireme-tokenize ]] || continue ;;
   esac
   [[ $verb == serve && ! -e $work/usr/libexec/trireme/trireme-serve ]] && continue
-  gives 0 "--help" "$trireme" "$verb" --help
+  gives 0 "  --" "$trireme" "$verb" --help
   gives $code "" "$trireme" "$verb" --no-such-option
 done
 
