@@ -28,7 +28,7 @@ if(TARGET trireme::cuda)
     get_target_property(nccl_include NCCL::nccl INTERFACE_INCLUDE_DIRECTORIES)
     target_include_directories(comm.nccl_stand_in SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(comm.nccl_stand_in PRIVATE trireme::trireme trireme_warnings)
-    trireme_add_test(comm.nccl_stand_in TIMEOUT 300 LABELS comm PROPERTIES PROCESSORS 4
+    trireme_add_test(comm.nccl_stand_in TIMEOUT 300 TAKES 80 LABELS comm PROPERTIES PROCESSORS 4
                      COMMAND $<TARGET_FILE:comm.nccl_stand_in>)
     # ops::on<cuda> and trainings with it: the same stand-in, whose streams run the kernels' source in the stand-in for
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
@@ -37,14 +37,24 @@ if(TARGET trireme::cuda)
     list(FILTER sources EXCLUDE REGEX "/(compressed|gpt|memory|models|streams|training|vision)_test\\.cpp$")
     list(REMOVE_ITEM trainings ${sources})
     add_library(simt_kernel_tests OBJECT EXCLUDE_FROM_ALL ${sources})
-    target_link_libraries(simt_kernel_tests PUBLIC
-      trireme_cuda_stand_in ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
-    add_executable(simt.cuda ${trainings} simt/cuda/network_kernels.cpp)
-    target_link_libraries(simt.cuda PRIVATE simt_kernel_tests trireme_simulated_cuda)
+    add_library(simt_trainings OBJECT EXCLUDE_FROM_ALL ${trainings})
+    foreach(library IN ITEMS simt_kernel_tests simt_trainings)
+      target_link_libraries(${library} PUBLIC
+        trireme_cuda_stand_in ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
+      trireme_quick(${library})  # what computes is in the library and in the stand-in
+      trireme_share_headers(${library} ${CMAKE_CURRENT_SOURCE_DIR}/catch.hpp <trireme/trireme.hpp>)
+    endforeach()
+    add_executable(simt.cuda simt/cuda/network_kernels.cpp)
+    target_link_libraries(simt.cuda PRIVATE simt_kernel_tests simt_trainings trireme_simulated_cuda)
     foreach(source IN LISTS sources trainings)
       cmake_path(GET source STEM name)
       string(REGEX REPLACE "_test$" "" name ${name})
-      trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
+      # Tests of single kernels have one thread, trainings one for each rank.
+      set(processors 2)
+      if(source IN_LIST trainings)
+        set(processors 4)
+      endif()
+      trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS ${processors}
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
     endforeach()
     # Trainings once more in orders that streams and threads allow besides that of the other tests.
@@ -65,7 +75,7 @@ if(TARGET trireme::cuda)
         target_link_libraries(simt.cuda.${sanitizer} PRIVATE
           simt_kernel_tests $<TARGET_OBJECTS:trireme_cuda_stand_in>)
         # Without the frames kept after a return: before GCC 12.4 they are aligned to 32 bytes, and AVX-512 wants 64.
-        trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 600 LABELS simt PROPERTIES PROCESSORS 2
+        trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 600 TAKES 90 LABELS simt PROPERTIES PROCESSORS 2
                          COMMAND ${CMAKE_COMMAND} -E env ASAN_OPTIONS=detect_stack_use_after_return=0
                                  TRIREME_TEST_SANITIZED=${sanitizer}
                                  $<TARGET_FILE:simt.cuda.${sanitizer}> "~[attention]")
