@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fc1b66752a4882e8f02e43ceac02fb2442c23bcdd654b4167f7dd1ea3c5da528
+// SHA-256 of the sources: b44acd64ca43814ae401ca7e14aebaa7b99a8e288cdf6046d542b7e256b73395
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -237,6 +237,7 @@ struct dtype_traits<std::byte> {
   static constexpr dtype value = dtype::u8;
 };
 
+/// The dtype of a C++ type.
 template <class T>
 inline constexpr dtype dtype_of = dtype_traits<T>::value;
 
@@ -601,6 +602,7 @@ namespace trireme {
 //   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
 //                               without it does all work at once
 //   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
+//   note_kernel(name, views...)  (optional, without_elements) called with the tensors of each kernel; noexcept
 //   remember_plan(bytes)        (optional) what a plan foresees for the calling thread's rank; noexcept: for messages
 // Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
 
@@ -619,6 +621,14 @@ inline constexpr bool without_elements = requires {
 template <class Space>
 void finish_queued_work() {
   if constexpr (requires { Space::finish(); }) Space::finish();
+}
+
+/// Tells a space without elements, if it wants to know, on which tensors a kernel works: views, spans of views, weights
+/// and structs of views. A kernel only reads elements that are constant in the type.
+template <class Space, class... Tensors>
+constexpr void note_kernel([[maybe_unused]] std::string_view name,
+                           [[maybe_unused]] Tensors const&... tensors) noexcept {
+  if constexpr (requires { Space::note_kernel(name, tensors...); }) Space::note_kernel(name, tensors...);
 }
 
 /// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
@@ -1126,6 +1136,7 @@ using world_for = typename detail::world_in_or_same<Comm, Space>::type;
 // ---- trireme/comm/rows.hpp
 namespace trireme::comm {
 
+/// The kinds of calls that a communicator counts and carries out.
 enum class collective : std::uint8_t {
   barrier,
   all_reduce,
@@ -1198,8 +1209,10 @@ inline constexpr row collective_rows[] = {
 };
 }  // namespace detail
 
+/// The number of them.
 inline constexpr int collective_kinds = static_cast<int>(std::size(detail::collective_rows));
 
+/// What is known of a kind before it is called: its name and geometry.
 [[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
   return detail::collective_rows[static_cast<std::size_t>(kind)];
 }
@@ -1275,14 +1288,17 @@ void expects(assertion_level level, bool condition, Message&& message) {
 // ---- trireme/comm/command.hpp (goes on)
 namespace trireme::comm {
 
+/// How a command combines the ranks' elements; `own`: by a function of the program.
 enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
+/// Their names, in the same order.
 inline constexpr std::string_view reduction_names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
   return reduction_names[static_cast<std::size_t>(kind)];
 }
 
+/// The kind of a reduction's type.
 template <class Op>
 inline constexpr reduction_kind reduction_of =
     std::is_base_of_v<reduction::own, Op> ? reduction_kind::own : reduction_kind::none;
@@ -1297,6 +1313,38 @@ inline constexpr reduction_kind reduction_of<reduction::mean> = reduction_kind::
 template <>
 inline constexpr reduction_kind reduction_of<reduction::pairwise> = reduction_kind::pairwise;
 
+/// For whom a call is: the exchanges and trainers of a world label their collectives, so that those of two of them, or
+/// of one and the program, are not taken for each other where kind, type and count are equal. Bytes that another rank
+/// has written are a label, whatever they are.
+struct call_label {
+  enum class owner_kind : std::uint8_t { exchange, trainer };
+  /// What a call is about, if not a bucket.
+  enum part_name : std::uint16_t { anything, vote, values, gradients, first_bucket };
+  static constexpr int most_buckets = 32700;  ///< later ones count from 0 again
+
+  std::uint16_t owner = 0;  ///< 0: the program; otherwise 2 * number + kind. Numbers count from 1 on each communicator.
+  std::uint16_t part = anything;
+
+  [[nodiscard]] static constexpr std::uint16_t owner_of(owner_kind kind, std::uint32_t number) noexcept {
+    return static_cast<std::uint16_t>((1 + (number - 1) % 32767) * 2 + static_cast<std::uint32_t>(kind));
+  }
+  /// The gradients of a bucket, or its values.
+  [[nodiscard]] static constexpr std::uint16_t bucket(int number, bool of_values = false) noexcept {
+    return static_cast<std::uint16_t>(first_bucket + 2 * (number % most_buckets) + (of_values ? 1 : 0));
+  }
+  friend bool operator==(call_label const&, call_label const&) = default;
+};
+
+/// " for bucket 2 of exchange 1"; empty for calls of the program.
+[[nodiscard]] inline std::string to_string(call_label const& it) {
+  if (it.owner == 0) return {};
+  std::string const owner = text(it.owner % 2 == 0 ? "exchange " : "trainer ", it.owner / 2);
+  if (int const bucket = it.part - call_label::first_bucket; bucket >= 0)
+    return text(bucket % 2 == 0 ? " for bucket " : " for the values of bucket ", bucket / 2, " of ", owner);
+  constexpr std::string_view parts[] = {" for ", " for the vote of ", " for the values of ", " for the gradients of "};
+  return std::string(parts[it.part]) + owner;
+}
+
 /// The part of a command that must be equal on all ranks. Trivially copyable: ranks send it to each other.
 struct call {
   collective kind = collective::barrier;
@@ -1310,7 +1358,8 @@ struct call {
   /// because it differs between ranks.
   std::int64_t count = 0;
   /// For a ragged reduce_scatter or all_gather a hash of its counts, for a ragged all_to_all 1; otherwise 0.
-  std::uint64_t shape = 0;
+  std::uint32_t shape = 0;
+  call_label label{};
   friend bool operator==(call const&, call const&) = default;
 };
 
@@ -1736,10 +1785,20 @@ namespace trireme {
 // ---- trireme/comm/detail/expectations.hpp (goes on)
 namespace trireme::comm::detail {
 
+/// A call as one of two that differ: with its label, also if it has none and the other one does.
+[[nodiscard]] inline std::string labelled_call(call const& it, call const& other) {
+  bool const bare = it.label.owner == 0 && other.label.owner != 0;
+  return to_string(it) + (bare ? " for no exchange or trainer" : to_string(it.label));
+}
+[[nodiscard]] inline std::string_view remedy_of(call const& a, call const& b) noexcept {
+  return a.label.owner == b.label.owner ? "; make every rank call the same collectives in the same order"
+                                        : "; make and use exchanges and trainers, and call collectives of your own, in "
+                                          "the same order on every rank";
+}
 [[nodiscard]] inline std::string differing_calls(std::string_view who, std::uint64_t number, int a, call const& of_a,
                                                  int b, call const& of_b) {
-  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", to_string(of_a), ", rank ",
-              b, " called ", to_string(of_b), "; make every rank call the same collectives in the same order");
+  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", labelled_call(of_a, of_b),
+              ", rank ", b, " called ", labelled_call(of_b, of_a), remedy_of(of_a, of_b));
 }
 
 /// "8 elements of F32"
@@ -1811,11 +1870,11 @@ inline void expect_color(std::string_view who, int color) {
 }
 
 /// A hash of a list of counts; never 0.
-[[nodiscard]] inline std::uint64_t fingerprint(std::span<std::int64_t const> counts) noexcept {
+[[nodiscard]] inline std::uint32_t fingerprint(std::span<std::int64_t const> counts) noexcept {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < counts.size(); ++i)
     sum += mix(static_cast<std::uint64_t>(counts[i]) * 0x9e37'79b9'7f4a'7c15ULL + i);
-  return sum | 1U;
+  return static_cast<std::uint32_t>(sum >> 32U) | 1U;
 }
 
 /// An empty list with the same memory each time, so that making a command allocates nothing.
@@ -5509,6 +5568,68 @@ inline constexpr element_kernels reducing_kernels{
 
 }  // namespace trireme::comm::detail
 
+// ---- trireme/comm/labels.hpp
+namespace trireme::comm {
+
+/// The label of the calls that a communicator makes now, and how many owners have taken a number of it.
+struct call_labels {
+  call_label now{};
+  std::uint32_t exchanges = 0;
+  std::uint32_t trainers = 0;
+};
+
+/// Local, but in one order on all ranks. The owner as which an exchange or trainer labels its calls on `world`: the one
+/// that labels calls there now (the trainer that makes its exchange), or the next number. 0 on communicators without
+/// labels.
+template <class World>
+[[nodiscard]] std::uint16_t label_owner(World& world, call_label::owner_kind kind) noexcept {
+  if constexpr (requires { world.labels().now; }) {
+    call_labels& labels = world.labels();
+    if (labels.now.owner != 0) return labels.now.owner;
+    auto& count = kind == call_label::owner_kind::trainer ? labels.trainers : labels.exchanges;
+    return call_label::owner_of(kind, ++count);
+  } else {
+    return 0;
+  }
+}
+
+/// While it exists, calls on a communicator have a label: `labelled const now(world, {owner, call_label::vote});`. It
+/// costs two stores. No effect on communicators without labels, of a user's own (docs/communicators.md), which compare
+/// calls without it.
+///
+/// Threads  as the communicator, which must not move.
+class labelled {
+ public:
+  template <class World>
+  labelled(World& world, call_label label) noexcept {
+    if constexpr (requires { world.labels().now; }) {
+      at_ = &world.labels().now;
+      before_ = *at_;
+      *at_ = label;
+    }
+  }
+  labelled(labelled const&) = delete;
+  labelled& operator=(labelled const&) = delete;
+  ~labelled() {
+    if (at_ != nullptr) *at_ = before_;
+  }
+
+  /// For another part of what the calls on `world` are for now, if they have an owner.
+  template <class World>
+  [[nodiscard]] static labelled as_part(World& world, std::uint16_t part) noexcept {
+    call_label label{};
+    if constexpr (requires { world.labels().now; }) label = world.labels().now;
+    if (label.owner != 0) label.part = part;
+    return labelled(world, label);
+  }
+
+ private:
+  call_label* at_ = nullptr;
+  call_label before_{};
+};
+
+}  // namespace trireme::comm
+
 // ---- trireme/comm/traffic.hpp
 namespace trireme::comm {
 
@@ -5703,6 +5824,7 @@ struct category_of<T> {
   using type = typename T::policy_category;
 };
 
+/// The slot of make_trainer that a policy belongs to.
 template <class T>
 using category_of_t = typename category_of<T>::type;
 
@@ -5774,6 +5896,9 @@ class collectives {
 
   [[nodiscard]] traffic_counters traffic() const noexcept { return traffic_; }
 
+  /// Whose the calls are that are made now (comm/labels.hpp). Ranks compare it with the rest of a call.
+  [[nodiscard]] call_labels& labels() noexcept { return labels_; }
+
   /// Runs a command and counts it. For decorators.
   void execute(command const& it) {
     self().run(it);
@@ -5786,8 +5911,8 @@ class collectives {
     return pending;
   }
 
-  void barrier() { execute(command{}); }
-  [[nodiscard]] auto barrier_async() { return submit(command{}); }
+  void barrier() { execute(synchronising()); }
+  [[nodiscard]] auto barrier_async() { return submit(synchronising()); }
 
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
@@ -5941,6 +6066,12 @@ class collectives {
     ++traffic_.collectives;
   }
 
+  [[nodiscard]] command synchronising() const noexcept {
+    command it;
+    it.what.label = labels_.now;
+    return it;
+  }
+
   /// The elements of each rank in a ragged call.
   using rank_counts = std::optional<std::span<std::int64_t const>>;
 
@@ -6031,8 +6162,9 @@ class collectives {
     else
       detail::expect_right(self().who(), {.kind = kind, .root = root, .count = count}, self().size());
   }
-  /// Adds what only a ragged call has, and the bytes that the command counts as sent.
+  /// Adds the label, what only a ragged call has, and the bytes that the command counts as sent.
   void complete(command& it, rank_counts counts = {}) const {
+    it.what.label = labels_.now;
     if (counts) {
       it.counts = *counts;
       it.what.shape = detail::fingerprint(*counts);
@@ -6041,6 +6173,7 @@ class collectives {
   }
 
   traffic_counters traffic_;
+  call_labels labels_;
 };
 
 }  // namespace trireme::comm
@@ -7392,7 +7525,7 @@ struct node_touched {
 /// "all_reduce(F32, 4 elements, sum) number 12"
 [[nodiscard]] inline std::string describe(node_operation const& op) {
   if (op.what().kind == collective::exchange) return to_string(op.what());
-  return text(to_string(op.what()), " number ", op.number);
+  return text(to_string(op.what()), " number ", op.number, to_string(op.what().label));
 }
 
 /// Copies elements [first, first + most) of a segment into `to`, as far as they exist; returns their number.
@@ -8758,8 +8891,8 @@ TRIREME_BODY std::vector<int> allowed_cores() {
 #if defined(__linux__)
   // The kernel rejects sets that are smaller than its own, and some machines have more than the usual 1024 bits.
   for (int most = CPU_SETSIZE; cores.empty() && most <= 1 << 20; most *= 2) {
-    auto const free = [](cpu_set_t* set) { CPU_FREE(set); };
-    std::unique_ptr<cpu_set_t, decltype(free)> const set(CPU_ALLOC(static_cast<std::size_t>(most)), free);
+    auto const release = [](cpu_set_t* set) { CPU_FREE(set); };
+    std::unique_ptr<cpu_set_t, decltype(release)> const set(CPU_ALLOC(static_cast<std::size_t>(most)), release);
     auto const bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(most));
     if (set == nullptr || ::sched_getaffinity(0, bytes, set.get()) != 0) continue;
     for (int core = 0; core < most; ++core)
@@ -9243,7 +9376,11 @@ struct state_location {
   parameter_info const& info;
   std::int64_t first = 0;
   bool of_rank = false;  ///< each rank has its own numbers, saved under its rank: a checkpoint of them
-                         ///< can only be loaded on the same number of ranks
+                         ///< can only be loaded on the same number of ranks, unless they are summands
+  /// Above 0 if the ranks' own numbers are summands, of which only the sum counts (what error feedback has not sent
+  /// yet): on another number of ranks each takes an equal part of the sum. A compressor says 1; the exchange, which
+  /// knows over how many ranks a gradient is summed, says how many summands there are.
+  std::int64_t summands = 0;
 };
 
 }  // namespace trireme
@@ -9306,6 +9443,7 @@ concept has_compressor_state = requires {
       std::constructible_from<typename C::template instance<Env>, C const&, bucket_form const&>;
 };
 
+/// The run state of a compressor for one bucket.
 template <class C, class Env>
 requires has_compressor_state<C, Env>
 [[nodiscard]] compressor_state<C, Env> make_compressor_state(C const& description, bucket_form const& form) {
@@ -9433,6 +9571,7 @@ struct allowed {
   }
 };
 
+/// The ranges that most numbers of descriptions have.
 inline constexpr allowed not_negative{};
 inline constexpr allowed positive{.above = true};
 inline constexpr allowed at_least_one{.low = 1};
@@ -10490,8 +10629,8 @@ struct dgc {
     void visit_state(state_scope, F&& f) {
       for (auto const& [info, offset] : form_.tensors) {
         auto const n = info->extents.size();
-        f("residual/" + info->name, state_location{*info, 0, true}, residual_.view().flat(offset, n));
-        f("dgc_velocity/" + info->name, state_location{*info, 0, true}, velocity_.view().flat(offset, n));
+        f("residual/" + info->name, state_location{*info, 0, true, 1}, residual_.view().flat(offset, n));
+        f("dgc_velocity/" + info->name, state_location{*info, 0, true, 1}, velocity_.view().flat(offset, n));
       }
     }
     [[nodiscard]] std::int64_t bytes() const {
@@ -10574,7 +10713,7 @@ struct error_feedback {
     template <class F>
     void visit_state(state_scope scope, F&& f) {
       for (auto const& [info, offset] : form_.tensors) {
-        f("residual/" + info->name, state_location{*info, 0, true},
+        f("residual/" + info->name, state_location{*info, 0, true, 1},
           residual_.view().flat(offset, info->extents.size()));
       }
       if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
@@ -10797,7 +10936,7 @@ struct power_sgd {
     template <class F>
     void visit_state(state_scope scope, F&& f) {
       for (auto const& [info, q_info, whole, p, q] : matrices_) {
-        f("residual/" + info->name, state_location{*info, 0, true}, whole.of(residual_));
+        f("residual/" + info->name, state_location{*info, 0, true, 1}, whole.of(residual_));
         if (scope == state_scope::kept || (world_.rank() == 0 && info->is_owner))
           f("power_sgd_q/" + info->name, state_location{q_info}, q.of(q_));
       }
@@ -11268,6 +11407,7 @@ struct samples_in {
   }
 };
 
+/// Samples in host memory.
 using samples = samples_in<host>;
 
 /// The type of a network's inputs and outputs: double in precision::fp64, else float.
@@ -11801,6 +11941,9 @@ class batch_buffer {
 
 }  // namespace trireme::data
 
+// ---- trireme/data/detail/read_ahead.hpp
+#include <forward_list>
+
 // ---- trireme/data/read_problem.hpp
 namespace trireme::data {
 
@@ -11859,30 +12002,44 @@ namespace trireme::data::detail {
   return false;
 }
 
-/// Throws the exception that is being handled, with the number of the sample whose reading it ended.
-[[noreturn]] inline void throw_named(char const* who, std::int64_t id) {
-  auto const sentence = [&](std::string_view what) { return text("sample ", id, " cannot be read: ", what); };
-  auto const reason = [](std::string_view what, std::size_t skipped) {
-    return what.substr(std::min(skipped, what.size()));
+/// Whether an exception is not of one sample, and always ends the reading.
+[[nodiscard]] inline bool is_fatal(std::exception_ptr const& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& known) {
+    return dynamic_cast<std::bad_alloc const*>(&known) != nullptr ||
+           dynamic_cast<config_error const*>(&known) != nullptr || dynamic_cast<comm_error const*>(&known) != nullptr;
+  } catch (...) {
+    return true;
+  }
+}
+/// Of a fatal one of an unknown type "an exception of an unknown type".
+[[nodiscard]] inline std::string what_of(std::exception_ptr const& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+/// An exception that is not fatal, with the number of the sample whose reading it ended.
+[[nodiscard]] inline std::exception_ptr named(char const* who, std::int64_t id, std::exception_ptr const& failure) {
+  auto const what = what_of(failure);
+  if (names_a_sample(what)) return failure;
+  auto const sentence = [&](std::size_t skipped) {
+    return text("sample ", id, " cannot be read: ", std::string_view(what).substr(std::min(skipped, what.size())));
   };
   try {
-    throw;
-  } catch (std::bad_alloc const&) {
-    throw;
-  } catch (config_error const&) {
-    throw;
-  } catch (comm_error const&) {
-    throw;
+    std::rethrow_exception(failure);
   } catch (io_error const& problem) {
-    if (names_a_sample(problem.what())) throw;
-    throw io_error(problem.path(), sentence(reason(problem.what(), problem.path().size() + 2)), problem.number());
+    return std::make_exception_ptr(io_error(problem.path(), sentence(problem.path().size() + 2), problem.number()));
   } catch (format_error const& problem) {
-    if (names_a_sample(problem.what())) throw;
     auto const before = text(problem.path(), ": byte ", problem.offset(), ": ").size();
-    throw format_error(problem.path(), problem.offset(), sentence(reason(problem.what(), before)));
-  } catch (std::exception const& problem) {
-    if (names_a_sample(problem.what())) throw;
-    throw sample_error(text(who, ": ", sentence(problem.what())), id);
+    return std::make_exception_ptr(format_error(problem.path(), problem.offset(), sentence(before)));
+  } catch (...) {  // its handler is what sample_error nests
+    return std::make_exception_ptr(sample_error(text(who, ": ", sentence(0)), id));
   }
 }
 
@@ -11906,7 +12063,10 @@ class read_ahead {
     std::int64_t bad_samples = 0;
     bool one_by_one = false;  // a chunk is one sample, else a worker's share of the batch
   };
-  explicit read_ahead(settings const& how) : how_(how), slots_(how.batches) {}
+  explicit read_ahead(settings const& how)
+      : how_(how),
+        slots_(how.batches),
+        readings_(static_cast<std::size_t>(std::clamp<std::int64_t>(how.workers, 0, 1024))) {}
   virtual ~read_ahead() = default;
 
   /// Prepares a slot for the next batch. @returns its samples on this rank; -1: there are no more batches.
@@ -11922,7 +12082,6 @@ class read_ahead {
 
   /// The slot with the next batch, which is the caller's until the next call; slots.size() if there are no more.
   std::size_t take() {
-    if (!has_threads()) return take_here();
     start_threads();
     std::unique_lock lock(mutex_);
     mode_ = arithmetic_mode::of_this_thread();
@@ -12005,38 +12164,14 @@ class read_ahead {
 
   void start_threads() {
     if (!threads_.empty()) return;
-    auto const count = static_cast<std::size_t>(how_.workers);
-    threads_.reserve(count);
-    readings_.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
+    for (auto& each : readings_) {
       try {
-        threads_.emplace_back([this, i] { work(i); });
+        threads_.emplace_front([this, &each] { work(each); });
       } catch (...) {
         if (threads_.empty()) throw;
         break;  // fewer threads read the same
       }
     }
-  }
-
-  std::size_t take_here() {
-    auto const begin = clock::now();
-    in_use_ = false;
-    reset_slots();
-    auto const count = start(0);
-    if (count < 0) return slots_.size();
-    slots_[0].count = count;
-    if (count > 0) {
-      read_chunk(0, 0, count, slots_[0].troubles);
-      note_time(0, 0, count, seconds_since(begin));
-    }
-    waited_ += seconds_since(begin);
-    if (auto const failure = settle(0); failure != nullptr) {
-      reset_slots();
-      take_back();
-      std::rethrow_exception(failure);
-    }
-    tell_left_out();
-    return 0;
   }
 
   [[nodiscard]] bool is_ready() const {
@@ -12049,13 +12184,15 @@ class read_ahead {
   // While the caller waits, it says which sample it waits for.
   void wait(std::unique_lock<std::mutex>& lock) {
     auto const begin = clock::now();
+    while (!has_threads() && !is_ready()) read_some(lock, nullptr);
     auto limit = patience;
     while (!filled_.wait_for(lock, limit, [this] { return is_ready(); })) {
       limit = 2 * limit;
-      auto const oldest = std::min_element(readings_.begin(), readings_.end(), [](reading const& a, reading const& b) {
-        return a.active != b.active ? a.active : a.since < b.since;
-      });
-      if (call_ == nullptr || !oldest->active) continue;
+      reading const* oldest = nullptr;
+      for (auto const& each : readings_) {
+        if (each.active && (oldest == nullptr || each.since < oldest->since)) oldest = &each;
+      }
+      if (call_ == nullptr || oldest == nullptr) continue;
       auto const at = *oldest;
       lock.unlock();
       call_({.sample = id(at.slot, at.first, 0), .samples = at.count, .seconds = seconds_since(at.since)});
@@ -12086,8 +12223,11 @@ class read_ahead {
   std::exception_ptr settle(std::size_t slot) {
     auto& troubles = slots_[slot].troubles;
     if (troubles.empty()) return nullptr;
-    std::stable_sort(troubles.begin(), troubles.end(),
-                     [](trouble const& a, trouble const& b) { return a.index < b.index; });
+    // By hand: there are few of them, and they come nearly sorted.
+    for (std::size_t end = 1; end < troubles.size(); ++end) {
+      for (auto i = end; i > 0 && troubles[i].index < troubles[i - 1].index; --i)
+        std::swap(troubles[i], troubles[i - 1]);
+    }
     auto const before = left_out_.size();
     for (auto const& each : troubles) {
       bool const counts = each.id >= 0;
@@ -12095,7 +12235,7 @@ class read_ahead {
                                      [&](read_problem const& one) { return one.sample == each.id; });
       bool const too_many = counts && !known && static_cast<std::int64_t>(left_out_.size()) >= how_.bad_samples;
       if (each.ends || too_many) {
-        left_out_.resize(before);
+        while (left_out_.size() > before) left_out_.pop_back();
         return too_many && how_.bad_samples > 0 ? too_many_bad(each) : each.what;
       }
       if (!known) left_out_.push_back({.sample = each.id, .seconds = 0, .reason = what_of(each.what)});
@@ -12110,15 +12250,6 @@ class read_ahead {
       std::rethrow_exception(last.what);
     } catch (...) {
       return std::make_exception_ptr(sample_error(sentence, last.id));
-    }
-  }
-  static std::string what_of(std::exception_ptr const& problem) {
-    try {
-      std::rethrow_exception(problem);
-    } catch (std::exception const& known) {
-      return known.what();
-    } catch (...) {
-      return "an exception of an unknown type";
     }
   }
   void tell_left_out() {
@@ -12159,40 +12290,14 @@ class read_ahead {
                               std::exception_ptr const& known) {
     try {
       number = ids(slot)[static_cast<std::size_t>(index)] = id(slot, index, attempt);
-      try {
-        if (known != nullptr) std::rethrow_exception(known);
-        read(slot, index, 1);
-      } catch (...) {
-        throw_named(how_.who, number);
-      }
+      if (known != nullptr) return named(how_.who, number, known);
+      read(slot, index, 1);
+      return nullptr;
     } catch (...) {
-      return std::current_exception();
-    }
-    return nullptr;
-  }
-  // Errors that are not of one sample.
-  static bool is_fatal(std::exception_ptr const& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (std::bad_alloc const&) {
-      return true;
-    } catch (config_error const&) {
-      return true;
-    } catch (comm_error const&) {
-      return true;
-    } catch (std::exception const&) {
-      return false;
-    } catch (...) {
-      return true;
+      auto const failure = std::current_exception();
+      return number < 0 || is_fatal(failure) ? failure : named(how_.who, number, failure);
     }
   }
-  void note_time(std::size_t slot, std::int64_t first, std::int64_t count, double seconds) {
-    if (seconds <= slowest_.seconds) return;
-    slowest_.sample = ids(slot)[static_cast<std::size_t>(first)];
-    slowest_.samples = count;
-    slowest_.seconds = seconds;
-  }
-
   [[nodiscard]] bool has_chunk() const {
     if (begun_ == 0) return false;
     auto const& last = slots_[(begun_ - 1) % slots_.size()];
@@ -12225,42 +12330,47 @@ class read_ahead {
     filled_.notify_one();
   }
 
-  void work(std::size_t worker) {
-    std::vector<trouble> found;
+  void work(reading& now) {
     std::unique_lock lock(mutex_);
     while (true) {
       room_.wait(lock, [this] { return stopping_ || (!halted_ && (has_chunk() || has_room())); });
       if (stopping_) return;
-      if (!has_chunk()) {
-        begin_batch();
-        continue;
-      }
-      auto const slot = (begun_ - 1) % slots_.size();
-      auto& state = slots_[slot];
-      auto const first = state.given;
-      auto const share = how_.one_by_one ? 1 : (state.count + how_.workers - 1) / how_.workers;
-      auto const count = std::min(share, state.count - first);
-      state.given += count;
-      ++busy_;
-      auto const mode = mode_;
-      auto const since = clock::now();
-      readings_[worker] = {true, slot, first, count, since};
-      lock.unlock();
-      mode.use();
-      read_chunk(slot, first, count, found);
-      auto const seconds = seconds_since(since);
-      lock.lock();
-      --busy_;
-      readings_[worker].active = false;
-      note_time(slot, first, count, seconds);
-      state.done += count;
-      for (auto& each : found) {
-        if (each.ends) state.failed = halted_ = true;
-        state.troubles.push_back(std::move(each));
-      }
-      found.clear();
-      complete();
+      read_some(lock, &now);
     }
+  }
+  // Begins a batch or reads a chunk. @param now  where a thread says what it reads.
+  void read_some(std::unique_lock<std::mutex>& lock, reading* now) {
+    if (!has_chunk()) return begin_batch();
+    auto const slot = (begun_ - 1) % slots_.size();
+    auto& state = slots_[slot];
+    auto const first = state.given;
+    auto const workers = std::max<std::int64_t>(how_.workers, 1);
+    auto const share = how_.one_by_one ? 1 : (state.count + workers - 1) / workers;
+    auto const count = std::min(share, state.count - first);
+    state.given += count;
+    ++busy_;
+    auto const mode = mode_;
+    auto const since = clock::now();
+    if (now != nullptr) *now = {true, slot, first, count, since};
+    lock.unlock();
+    mode.use();
+    std::vector<trouble> found;
+    read_chunk(slot, first, count, found);
+    auto const seconds = seconds_since(since);
+    lock.lock();
+    --busy_;
+    if (now != nullptr) now->active = false;
+    if (seconds > slowest_.seconds) {
+      slowest_.sample = ids(slot)[static_cast<std::size_t>(first)];
+      slowest_.samples = count;
+      slowest_.seconds = seconds;
+    }
+    state.done += count;
+    for (auto& each : found) {
+      if (each.ends) state.failed = halted_ = true;
+      state.troubles.push_back(std::move(each));
+    }
+    complete();
   }
 
  protected:
@@ -12287,7 +12397,7 @@ class read_ahead {
   bool tries_again_ = false;  // the failure has been thrown
   bool stopping_ = false;
   arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
-  std::vector<std::thread> threads_;
+  std::forward_list<std::thread> threads_;
 };
 
 }  // namespace trireme::data::detail
@@ -13311,13 +13421,17 @@ struct paged_rows {
 // ---- trireme/contract/precision_state.hpp
 namespace trireme {
 
-/// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y, which both
-/// products of the backward pass read.
+/// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y. An operand that
+/// two products read is asked for twice. All are matrices: x (M, K), w (K, N) and the gradient of y (M, N), where the
+/// rows of x and y may be several leading extents; y and the gradients of x and w are sums over K, N and M.
 struct product_operand {
   enum class role { input, weight, gradient };
+  /// What is computed: y = x w, the gradient of x from that of y and w, or the gradient of w from x and that of y.
+  enum class product { forward, input_gradient, weight_gradient };
   std::string_view weight;  ///< the name of w
   role is = role::input;
   bool training = true;  ///< false: this pass trains nothing, and does not change the precision's state
+  product of = product::forward;
 };
 
 /// The run state of a precision without an `instance`: losses are not scaled, and a step is taken if all gradients are
@@ -13356,16 +13470,16 @@ struct precision_state_of<Precision> {
 
 }  // namespace detail
 
+/// The run state of a precision.
 template <class Precision>
 using precision_state = typename detail::precision_state_of<Precision>::type;
 
 /// A precision that writes the operands of products itself. In phantom memory (plans) operand() is not called; only its
 /// memory is planned.
 template <class State, class T, class Space>
-concept writes_operands =
-    requires(State& state, product_operand const& which,
-             tensor_view<T const, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> from,
-             tensor_view<T, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> to) {
+concept writes_operands = requires(State& state, product_operand const& which,
+                                   tensor_view<T const, std::conditional_t<without_elements<Space>, host, Space>> from,
+                                   tensor_view<T, std::conditional_t<without_elements<Space>, host, Space>> to) {
   state.operand(which, from, to);
 };
 
@@ -13751,13 +13865,14 @@ struct pass {
   /// The operand that a product with the weight of this name reads instead of x: x itself, or the precision's
   /// conversion of it, in scratch memory.
   template <class View>
-  [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x) {
+  [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x,
+                             product_operand::product of = product_operand::product::forward) {
     using element = std::remove_const_t<typename View::value_type>;
     if constexpr (writes_operands<precision_state<typename Env::precision>, element, space>) {
       if (precision == nullptr) return x;
       auto const to = scratch.template take<element>(x.extents());
-      if constexpr (!std::is_same_v<space, phantom>)
-        precision->operand({name, role, training()}, tensor_view<element const, space>(x), to);
+      if constexpr (!without_elements<space>)
+        precision->operand({name, role, training(), of}, tensor_view<element const, space>(x), to);
       return to;
     } else {
       return x;
@@ -14234,6 +14349,11 @@ class pack {
   constexpr void each(F&& f) const {
     each_of(items_, f);
   }
+  /// f(values...), in their order.
+  template <class F>
+  constexpr decltype(auto) apply(F&& f) const {
+    return apply_to(items_, f);
+  }
   /// The value of a type that occurs once.
   template <class One>
   [[nodiscard]] constexpr One& get() noexcept {
@@ -14244,6 +14364,10 @@ class pack {
   template <std::size_t... Index, class F>
   static constexpr void each_of(detail::pack_items<std::index_sequence<Index...>, T...> const& items, F& f) {
     (f(static_cast<detail::pack_item<Index, T> const&>(items).value), ...);
+  }
+  template <std::size_t... Index, class F>
+  static constexpr decltype(auto) apply_to(detail::pack_items<std::index_sequence<Index...>, T...> const& items, F& f) {
+    return f(static_cast<detail::pack_item<Index, T> const&>(items).value...);
   }
 
   detail::pack_items<std::index_sequence_for<T...>, T...> items_;
@@ -14257,10 +14381,11 @@ namespace trireme::nn::detail {
 /// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
 /// precision writes operands, they are packed in every pass, to scratch memory that the caller rewinds.
 template <class Env, class Weights, class View>
-Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
+Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values,
+                        product_operand::product of = product_operand::product::forward) {
   using element = std::remove_const_t<typename View::value_type>;
   constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
-  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
+  into.bind(pass.operand(name, product_operand::role::weight, values, of), ops::orientation::in_out);
   into.refresh(written ? pass.version | ops::passing_values : pass.version);
   return into;
 }
@@ -14769,6 +14894,7 @@ class node {
   std::string name_;
 };
 
+/// A node of a unit's chain, and its owner.
 template <class Env>
 using node_pointer = std::unique_ptr<node<Env>>;
 
@@ -16139,6 +16265,7 @@ block(std::string, std::int64_t, Layers) -> block<Layers>;
 
 namespace trireme {
 
+/// A unit of layers reads tokens if its first layer does.
 template <nn::unit_of_layers Unit>
 inline constexpr bool reads_tokens<Unit> = nn::detail::begins_with_tokens<
     typename nn::detail::layers_in<std::remove_cvref_t<decltype(std::declval<Unit const&>().layers())>>::type>;
@@ -17141,12 +17268,20 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_gate(pass<Env>& pass, std::int64_t e) { return packed(packed_gate_, pass, gate_, e); }
-  auto& packed_up(pass<Env>& pass, std::int64_t e) { return packed(packed_up_, pass, up_, e); }
-  auto& packed_down(pass<Env>& pass, std::int64_t e) { return packed(packed_down_, pass, down_, e); }
+  using product = product_operand::product;
+  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  auto& packed_gate(pass<Env>& pass, std::int64_t e, product in = product::forward) {
+    return packed(packed_gate_, pass, gate_, e, in);
+  }
+  auto& packed_up(pass<Env>& pass, std::int64_t e, product in = product::forward) {
+    return packed(packed_up_, pass, up_, e, in);
+  }
+  auto& packed_down(pass<Env>& pass, std::int64_t e, product in = product::forward) {
+    return packed(packed_down_, pass, down_, e, in);
+  }
   static auto& packed(std::vector<ops::weights<value, space>>& all, pass<Env>& pass, parameter<Env> const& of,
-                      std::int64_t e) {
-    return packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
+                      std::int64_t e, product in) {
+    return packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e), in);
   }
   // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
@@ -17156,11 +17291,11 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   }
 
   // What products with this matrix read: x or dy, or the operands that the precision writes.
-  static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
-    return pass.operand(with.info.name, product_operand::role::input, x);
+  static view input(pass<Env>& pass, parameter<Env> const& with, view x, product in = product::forward) {
+    return pass.operand(with.info.name, product_operand::role::input, x, in);
   }
-  static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy) {
-    return pass.operand(with.info.name, product_operand::role::gradient, dy);
+  static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy, product in) {
+    return pass.operand(with.info.name, product_operand::role::gradient, dy, in);
   }
 
   std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
@@ -17269,16 +17404,17 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
       if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
-      auto const down_dy = gradient(pass, down_, dy);
       kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      input(pass, down_, kept.inner.rows(first, n)), down_dy, ops::orientation::in_out);
-      kernels::linear_backward_input(dinner_here, down_dy, packed_down(pass, e),
+                                      input(pass, down_, kept.inner.rows(first, n), for_weight),
+                                      gradient(pass, down_, dy, for_weight), ops::orientation::in_out);
+      kernels::linear_backward_input(dinner_here, gradient(pass, down_, dy, for_input), packed_down(pass, e, for_input),
                                      {ops::activation::gelu, kept.before.rows(first, n), false});
       pass.scratch.rewind(mark);
-      auto const up_dy = gradient(pass, up_, dinner_here);
       kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      input(pass, up_, kept.gathered.rows(first, n)), up_dy, ops::orientation::in_out);
-      kernels::linear_backward_input(dy, up_dy, packed_up(pass, e), {});
+                                      input(pass, up_, kept.gathered.rows(first, n), for_weight),
+                                      gradient(pass, up_, dinner_here, for_weight), ops::orientation::in_out);
+      kernels::linear_backward_input(dy, gradient(pass, up_, dinner_here, for_input), packed_up(pass, e, for_input),
+                                     {});
       pass.scratch.rewind(mark);
     });
     combine(pass, kept, ddispatched, dgathered);
@@ -17306,20 +17442,20 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     auto const dinner = pass.scratch.template take<value>(up.extents());
     kernels::activate(gate, before, ops::activation::silu);
     kernels::elementwise_product(inner, gate, up);
-    backward_product(pass, down_, packed_down(pass, e), e, inner, dy, dinner, false);
+    backward_product(pass, down_, packed_down(pass, e, for_input), e, inner, dy, dinner, false);
     kernels::elementwise_product(inner, dinner, up);
     kernels::activate_backward(inner, inner, before, ops::activation::silu);
     kernels::elementwise_product(dinner, dinner, gate);
-    backward_product(pass, gate_, packed_gate(pass, e), e, x, inner, dy, false);
-    backward_product(pass, up_, packed_up(pass, e), e, x, dinner, dy, true);
+    backward_product(pass, gate_, packed_gate(pass, e, for_input), e, x, inner, dy, false);
+    backward_product(pass, up_, packed_up(pass, e, for_input), e, x, dinner, dy, true);
     pass.scratch.rewind(mark);
   }
   // Expert e's part of a product without a bias.
   void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
                         view x, view dy, view dx, bool adds) {
-    auto const d = gradient(pass, of, dy);
-    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x), d, ops::orientation::in_out);
-    kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
+    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x, for_weight),
+                                    gradient(pass, of, dy, for_weight), ops::orientation::in_out);
+    kernels::linear_backward_input(dx, gradient(pass, of, dy, for_input), weights, {.accumulate = adds});
   }
 
   group_rank own_;
@@ -18304,7 +18440,7 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
     if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
-    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
+    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy, for_input), packed(pass, for_input),
                                    {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
@@ -18316,8 +18452,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     if (change_) change_->backward_weight(pass, all, dy);
     if (trains) {
       kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                      operand(pass, product_operand::role::input, all),
-                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+                                      operand(pass, product_operand::role::input, all, for_weight),
+                                      operand(pass, product_operand::role::gradient, dy, for_weight), ops::orientation::in_out);
     }
     pass.scratch.rewind(mark);
   }
@@ -18373,11 +18509,13 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
-  [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x) {
-    return pass.operand(weight_.info.name, which, x);
+  using product = product_operand::product;
+  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x, product of = product::forward) {
+    return pass.operand(weight_.info.name, which, x, of);
   }
-  auto& packed(pass<Env>& pass) {
-    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}));
+  auto& packed(pass<Env>& pass, product of = product::forward) {
+    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}), of);
   }
 
   std::int64_t inputs_ = 0, outputs_ = 0;  // of the part that lies here
@@ -19734,6 +19872,7 @@ struct mlp_with {
     put(mlp_layer<false, Loss>{.layer = layer(outputs), .index = index, .loss = loss});
   }
 };
+/// A perceptron whose loss is the mean squared error.
 using mlp = mlp_with<loss::squared_error>;
 
 template <class Loss>
@@ -27837,14 +27976,15 @@ struct on<host> : host_elementwise,
 // ---- trireme/ops/phantom/checks.hpp
 namespace trireme::ops {
 
-/// What all kernels of phantom memory do: check sizes.
+/// What all kernels of memory without elements do: check sizes.
+template <class Space>
 struct phantom_checks {
   template <class T>
-  using view = tensor_view<T, phantom>;
+  using view = tensor_view<T, Space>;
   template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
   template <class T>
-  using output = std::type_identity_t<tensor_view<T, phantom>>;
+  using output = std::type_identity_t<tensor_view<T, Space>>;
 
  protected:
   static void same(std::string_view who, std::int64_t a, std::int64_t b) {
@@ -27862,30 +28002,40 @@ struct phantom_checks {
 // ---- trireme/ops/phantom/products.hpp (goes on)
 namespace trireme::ops {
 
-/// A weight matrix in phantom memory: its shape.
-template <class T>
-class weights<T, phantom> {
+/// A weight matrix in memory without elements: its shape.
+template <class T, class Space>
+requires without_elements<Space>
+class weights<T, Space> {
  public:
   weights() = default;
-  weights(tensor_view<T const, phantom> values, orientation way) { bind(values, way); }
-  void bind(tensor_view<T const, phantom> values, orientation way) noexcept {
+  weights(tensor_view<T const, Space> values, orientation way) { bind(values, way); }
+  void bind(tensor_view<T const, Space> values, orientation way) noexcept {
     view_ = values;
     way_ = way;
   }
   void refresh(std::uint64_t) noexcept {}
-  [[nodiscard]] tensor_view<T const, phantom> view() const noexcept { return view_; }
+  [[nodiscard]] tensor_view<T const, Space> view() const noexcept { return view_; }
   [[nodiscard]] orientation way() const noexcept { return way_; }
   [[nodiscard]] std::int64_t inputs() const noexcept { return view_.extent(way_ == orientation::in_out ? 0 : 1); }
   [[nodiscard]] std::int64_t outputs() const noexcept { return view_.extent(way_ == orientation::in_out ? 1 : 0); }
   [[nodiscard]] std::size_t packed_bytes() const noexcept { return 0; }
 
  private:
-  tensor_view<T const, phantom> view_;
+  tensor_view<T const, Space> view_;
   orientation way_ = orientation::in_out;
 };
 
 /// Products with weights, and the count of their operations.
-struct phantom_products : phantom_checks {
+template <class Space>
+struct phantom_products : phantom_checks<Space> {
+  template <class T>
+  using view = tensor_view<T, Space>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
+  template <class T>
+  using output = std::type_identity_t<tensor_view<T, Space>>;
+  using phantom_checks<Space>::same;
+
   /// Additions and multiplications of this thread's products and attention so far: 2 m n k for a product, and those of
   /// the unmasked half of attention.
   [[nodiscard]] static double& flops() noexcept {
@@ -27894,8 +28044,9 @@ struct phantom_products : phantom_checks {
   }
 
   template <class T>
-  static void linear(view<T> y, input<T> x, weights<T, phantom>& w,
-                     std::type_identity_t<linear_epilogue<T, phantom>> const& epilogue = {}) {
+  static void linear(view<T> y, input<T> x, weights<T, Space>& w,
+                     std::type_identity_t<linear_epilogue<T, Space>> const& epilogue = {}) {
+    note_kernel<Space>("linear", y, x, w, epilogue);
     same("linear", x.size() * w.outputs(), y.size() * w.inputs());
     flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(w.outputs());
     if (!epilogue.bias.empty()) same("linear", epilogue.bias.size(), w.outputs());
@@ -27903,8 +28054,9 @@ struct phantom_products : phantom_checks {
     if (!epilogue.residual.empty()) same("linear", epilogue.residual.size(), y.size());
   }
   template <class T>
-  static void linear_backward_input(view<T> dx, input<T> dy, weights<T, phantom>& w,
-                                    std::type_identity_t<input_epilogue<T, phantom>> const& epilogue = {}) {
+  static void linear_backward_input(view<T> dx, input<T> dy, weights<T, Space>& w,
+                                    std::type_identity_t<input_epilogue<T, Space>> const& epilogue = {}) {
+    note_kernel<Space>("linear_backward_input", dx, dy, w, epilogue);
     same("linear_backward_input", dy.size() * w.inputs(), dx.size() * w.outputs());
     flops() += 2.0 * static_cast<double>(dy.size()) * static_cast<double>(w.inputs());
     if (!epilogue.before_activation.empty()) {
@@ -27914,6 +28066,7 @@ struct phantom_products : phantom_checks {
   template <class T, class G>
   static void linear_backward_weight(view<G> dw, output<G> db, view<T> x, input<std::remove_const_t<T>> dy,
                                      orientation way) {
+    note_kernel<Space>("linear_backward_weight", dw, db, x, dy);
     auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
     auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
     same("linear_backward_weight", x.size() * n, dy.size() * k);
@@ -27929,17 +28082,28 @@ namespace trireme::ops {
 
 /// Attention: allocates the same scratch memory as on<host>, and counts the operations that its mask leaves (without
 /// masks from tokens, which are not read here).
-struct phantom_attention : phantom_products {
+template <class Space>
+struct phantom_attention : phantom_products<Space> {
+  template <class T>
+  using view = tensor_view<T, Space>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
+  template <class T>
+  using output = std::type_identity_t<tensor_view<T, Space>>;
+  using phantom_products<Space>::same, phantom_products<Space>::flops;
+
   template <class T>
   static void attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                        arena<phantom>& scratch, dropout_site const&, view<std::int32_t const> = {}) {
+                        arena<Space>& scratch, dropout_site const&, view<std::int32_t const> x = {}) {
+    note_kernel<Space>("attention", y, lse, qkv, x);
     check_attention("attention", shape, qkv.size(), y.size(), lse.size());
     attend<accumulate_t<T>>(shape, scratch, false, pairs(shape));
   }
   template <class T>
   static void attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                 attention_shape shape, arena<phantom>& scratch, dropout_site const&,
-                                 view<std::int32_t const> = {}) {
+                                 attention_shape shape, arena<Space>& scratch, dropout_site const&,
+                                 view<std::int32_t const> x = {}) {
+    note_kernel<Space>("attention_backward", dqkv, dy, y, lse, qkv, x);
     check_attention("attention_backward", shape, qkv.size(), y.size(), lse.size());
     same("attention_backward", dqkv.size(), qkv.size());
     same("attention_backward", dy.size(), y.size());
@@ -27947,7 +28111,8 @@ struct phantom_attention : phantom_products {
   }
   template <class T>
   static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
-                           attention_shape shape, attention_block at, arena<phantom>& scratch, dropout_site const&) {
+                           attention_shape shape, attention_block at, arena<Space>& scratch, dropout_site const&) {
+    note_kernel<Space>("attend_block", y, lse, qkv, pairs);
     check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
     same("attend_block", pairs.size(), 2 * y.size());
     attend_part<accumulate_t<T>>(shape, at, scratch, false);
@@ -27955,8 +28120,9 @@ struct phantom_attention : phantom_products {
   template <class T>
   static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
                                     input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
-                                    attention_shape shape, attention_block at, arena<phantom>& scratch,
+                                    attention_shape shape, attention_block at, arena<Space>& scratch,
                                     dropout_site const&) {
+    note_kernel<Space>("attend_block_backward", dqueries, dpairs, dy, y, lse, qkv, pairs);
     check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
     same("attend_block_backward", pairs.size(), 2 * y.size());
     same("attend_block_backward", dqueries.size(), y.size());
@@ -27965,11 +28131,13 @@ struct phantom_attention : phantom_products {
     attend_part<accumulate_t<T>>(shape, at, scratch, true);
   }
   static void visible_keys(view<std::int32_t> seen, view<std::int32_t const> tokens, token_mask const&) {
+    note_kernel<Space>("visible_keys", seen, tokens);
     same("visible_keys", seen.size(), 2 * tokens.size());
   }
   template <class T>
   static void normalise_heads(view<T> y, output<accumulate_t<T>> rstd, input<T> x, input<T> query_gain,
                               input<T> key_gain, head_layout const& how, double) {
+    note_kernel<Space>("normalise_heads", y, rstd, x, query_gain, key_gain);
     check_norms("normalise_heads", y.size(), rstd.size(), x.size(), query_gain.size(), key_gain.size(), how);
   }
   template <class T>
@@ -27977,6 +28145,7 @@ struct phantom_attention : phantom_products {
                                        output<accumulate_t<T>> dkey_gain, input<T> dy, input<T> x,
                                        input<accumulate_t<T>> rstd, input<T> query_gain, input<T> key_gain,
                                        head_layout const& how) {
+    note_kernel<Space>("normalise_heads_backward", dx, dquery_gain, dkey_gain, dy, x, rstd, query_gain, key_gain);
     same("normalise_heads_backward", dy.size(), x.size());
     same("normalise_heads_backward", dquery_gain.size(), query_gain.size());
     same("normalise_heads_backward", dkey_gain.size(), key_gain.size());
@@ -27984,14 +28153,17 @@ struct phantom_attention : phantom_products {
   }
   template <class A>
   static void rotations(view<A> table, std::int64_t, double, rotary_scaling const& = {}) {
+    note_kernel<Space>("rotations", table);
     same("rotations", table.extent(1) % 2, 0);
   }
   template <class T>
   static void arrange_heads(view<T> qkv, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
+    note_kernel<Space>("arrange_heads", qkv, x, table);
     check_heads("arrange_heads", x.size(), qkv.size(), table.size(), how);
   }
   template <class T>
   static void arrange_heads_backward(view<T> dx, input<T> dqkv, input<accumulate_t<T>> table, head_layout const& how) {
+    note_kernel<Space>("arrange_heads_backward", dx, dqkv, table);
     check_heads("arrange_heads_backward", dx.size(), dqkv.size(), table.size(), how);
   }
 
@@ -28020,7 +28192,7 @@ struct phantom_attention : phantom_products {
   }
   // Two products forward, five backward.
   template <class Real>
-  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward, double of_each) {
+  static void attend(attention_shape const& shape, arena<Space>& scratch, bool backward, double of_each) {
     if (shape.batch == 0 || shape.context == 0) return;
     auto const mark = scratch.mark();
     static_cast<void>(
@@ -28030,7 +28202,7 @@ struct phantom_attention : phantom_products {
         (backward ? 5 : 2) * static_cast<double>(shape.batch) * 2 * of_each * static_cast<double>(shape.channels);
   }
   template <class Real>
-  static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
+  static void attend_part(attention_shape shape, attention_block const& at, arena<Space>& scratch, bool backward) {
     shape.context = at.rows;
     auto const rows = static_cast<double>(at.rows);
     // Queries and keys at different positions: counted as a whole, regardless of the window.
@@ -28051,27 +28223,35 @@ struct phantom_attention : phantom_products {
 namespace trireme::ops {
 
 /// Kernels of compressors that quantise, take signs or choose elements, without their numbers.
+template <class Space>
 struct phantom_codes {
   template <class T>
-  using coded = tensor_view<T, phantom>;
+  using coded = tensor_view<T, Space>;
 
   template <class G>
   static void encode_codes(coded<float> scales, coded<std::uint8_t> codes, coded<G> x, code_form const& form,
                            random_stream const*) {
+    note_kernel<Space>("encode_codes", scales, codes, x);
     detail::expect_code_sizes("encode_codes", form, x.size(), scales.size(), codes.size());
   }
   template <class G>
   static void decode_codes(coded<G> y, coded<float const> scales, coded<std::uint8_t const> codes,
                            code_form const& form, bool) {
+    note_kernel<Space>("decode_codes", y, scales, codes);
     detail::expect_code_sizes("decode_codes", form, y.size(), scales.size(), codes.size());
   }
   template <class T, class G>
-  static void gather_drawn(coded<T>, coded<G>, random_stream const&, bool) noexcept {}
+  static void gather_drawn(coded<T> x, coded<G> y, random_stream const&, bool) noexcept {
+    note_kernel<Space>("gather_drawn", x, y);
+  }
   template <class G, class T>
-  static void scatter_drawn(coded<G>, coded<T>, random_stream const&) noexcept {}
+  static void scatter_drawn(coded<G> x, coded<T> y, random_stream const&) noexcept {
+    note_kernel<Space>("scatter_drawn", x, y);
+  }
   template <class G>
   static void select_sampled(coded<G> x, std::int64_t, coded<std::int32_t> indices,
-                             phantom_checks::output<std::remove_const_t<G>> values) {
+                             typename phantom_checks<Space>::template output<std::remove_const_t<G>> values) {
+    note_kernel<Space>("select_sampled", x, indices, values);
     expects(assertion_level::light, indices.size() == values.size() && indices.size() <= x.size(),
             [] { return std::string("trireme::ops::select_sampled: more elements asked for than there are"); });
   }
@@ -28083,14 +28263,19 @@ struct phantom_codes {
 namespace trireme::ops {
 
 /// Kernels on matrices of few columns, without their numbers.
+template <class Space>
 struct phantom_low_rank {
   template <class T>
-  static void small_product(tensor_view<T, phantom> y, phantom_checks::input<T> a, transposed of_a,
-                            phantom_checks::input<T> b, transposed of_b) {
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
+
+  template <class T>
+  static void small_product(tensor_view<T, Space> y, input<T> a, transposed of_a, input<T> b, transposed of_b) {
+    note_kernel<Space>("small_product", y, a, b);
     static_cast<void>(detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b));
   }
   template <class T>
-  static void orthonormalise(tensor_view<T, phantom> x) {
+  static void orthonormalise(tensor_view<T, Space> x) {
+    note_kernel<Space>("orthonormalise", x);
     detail::expect_columns(x.extents());
   }
 };
@@ -28100,35 +28285,49 @@ struct phantom_low_rank {
 // ---- trireme/ops/phantom.hpp (goes on)
 namespace trireme::ops {
 
-/// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and read nothing.
+/// The kernels of memory without elements: the functions of on<host> under the same names, which check sizes and read
+/// nothing.
 ///
-/// A training in this space spends no time in kernels, and crashes if code outside ops reads a tensor. Losses are 0 per
-/// row, numbers are finite, the largest elements are the first ones. Products count the operations they would take
+/// A training in phantom memory spends no time in kernels, and crashes if code outside ops reads a tensor. Losses are 0
+/// per row, numbers are finite, the largest elements are the first ones. Products count the operations they would take
 /// (flops()), and attention allocates the same scratch memory as on<host>.
 /// Errors   assertion_error (light) if sizes do not fit.
-template <>
-struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
-  using tokens_view = tensor_view<std::int32_t const, phantom>;
+template <class Space>
+struct phantom_kernels : phantom_attention<Space>, phantom_codes<Space>, phantom_low_rank<Space> {
+  template <class T>
+  using view = tensor_view<T, Space>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
+  template <class T>
+  using output = std::type_identity_t<tensor_view<T, Space>>;
+  using phantom_checks<Space>::same, phantom_checks<Space>::all_same;
+  using tokens_view = tensor_view<std::int32_t const, Space>;
 
   // elementwise
   template <class T>
-  static void fill(view<T>, double) noexcept {}
+  static void fill(view<T> x, double) noexcept {
+    note_kernel<Space>("fill", x);
+  }
   template <class T, class U>
   static void copy(view<T> y, view<U> x) {
+    note_kernel<Space>("copy", y, x);
     same("copy", y.size(), x.size());
   }
   template <class T, class U>
   static void copy_columns(view<T> y, std::int64_t, view<U> x, std::int64_t, std::int64_t) {
+    note_kernel<Space>("copy_columns", y, x);
     same("copy_columns", y.extent(0), x.extent(0));
   }
   template <class T, class U>
   static void copy_blocks(view<T> y, block_places const& to, view<U> x, block_places const& from,
                           block_extents const& extents) {
+    note_kernel<Space>("copy_blocks", y, x);
     detail::blocks_within("copy_blocks", y.size(), to, extents);
     detail::blocks_within("copy_blocks", x.size(), from, extents);
   }
   template <class T>
   static void copy_runs(view<T> y, input<T> x, std::span<element_run const> runs) {
+    note_kernel<Space>("copy_runs", y, x);
     for (auto const& run : runs) {
       expects(assertion_level::light, run.to + run.count <= y.size() && run.from + run.count <= x.size(),
               [] { return std::string("trireme::ops::copy_runs: a run does not lie in its tensor"); });
@@ -28136,73 +28335,92 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   }
   template <class T>
   static void add(view<T> y, input<T> x) {
+    note_kernel<Space>("add", y, x);
     same("add", y.size(), x.size());
   }
   template <class T>
-  static void scale(view<T>, double) noexcept {}
+  static void scale(view<T> x, double) noexcept {
+    note_kernel<Space>("scale", x);
+  }
   template <class T, class U>
   static void accumulate(view<T> y, view<U> x, double) {
+    note_kernel<Space>("accumulate", y, x);
     same("accumulate", y.size(), x.size());
   }
   template <class T>
   static void elementwise_product(view<T> y, input<T> a, input<T> b) {
+    note_kernel<Space>("elementwise_product", y, a, b);
     same("elementwise_product", y.size(), a.size());
     same("elementwise_product", y.size(), b.size());
   }
   template <class T>
   static void activate(view<T> y, input<T> x, activation) {
+    note_kernel<Space>("activate", y, x);
     same("activate", y.size(), x.size());
   }
   template <class T>
   static void activate_backward(view<T> dx, input<T> dy, input<T> x, activation) {
+    note_kernel<Space>("activate_backward", dx, dy, x);
     same("activate_backward", dx.size(), dy.size());
     same("activate_backward", dx.size(), x.size());
   }
   template <class T>
   static void dropout(view<T> y, dropout_site const& site) {
+    note_kernel<Space>("dropout", y);
     auto const whole = site.whole > 0 ? site.whole : y.size();
     if (site.active()) same("dropout", whole % static_cast<std::int64_t>(site.samples.size()), 0);
   }
   template <class T>
   static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+    note_kernel<Space>("dropout_part", y);
     if (site.active() && !y.empty()) same("dropout_part", y.size() % (cut.fused * cut.columns), 0);
   }
   template <class T>
-  static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t, std::int64_t = 0) noexcept {}
+  static void initialise(view<T> x, initial const&, std::uint64_t, std::uint64_t, std::int64_t = 0) noexcept {
+    note_kernel<Space>("initialise", x);
+  }
   template <class T>
   static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
+    note_kernel<Space>("upload", y);
     same("upload", y.size(), static_cast<std::int64_t>(x.size()));
   }
   template <class T>
   static void download(std::span<T> y, input<T> x) {
+    note_kernel<Space>("download", x);
     same("download", static_cast<std::int64_t>(y.size()), x.size());
     for (auto& element : y) element = T{};
   }
   template <class T>
-  [[nodiscard]] static std::remove_const_t<T> read(view<T>, std::int64_t) noexcept {
+  [[nodiscard]] static std::remove_const_t<T> read(view<T> x, std::int64_t) noexcept {
+    note_kernel<Space>("read", x);
     return {};
   }
 
   // layers
   template <class T>
-  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>, table_range = {}) {
+  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T> x, table_range = {}) {
+    note_kernel<Space>("embed", y, tokens, table, x);
     same("embed", y.size(), tokens.size() * table.extent(1));
   }
   template <class G, class T>
-  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens, table_range = {}) {
+  static void embed_backward(view<G> dtable, output<G> x, view<T> dy, tokens_view tokens, table_range = {}) {
+    note_kernel<Space>("embed_backward", dtable, x, dy, tokens);
     same("embed_backward", dy.size(), tokens.size() * dtable.extent(1));
   }
   template <class T>
   static void embed_segments(view<T> y, tokens_view tokens, std::int32_t, input<T> table) {
+    note_kernel<Space>("embed_segments", y, tokens, table);
     same("embed_segments", y.size(), tokens.size() * table.extent(1));
   }
   template <class G, class T>
   static void embed_segments_backward(view<G> dtable, view<T> dy, tokens_view tokens, std::int32_t) {
+    note_kernel<Space>("embed_segments_backward", dtable, dy, tokens);
     same("embed_segments_backward", dy.size(), tokens.size() * dtable.extent(1));
   }
   template <class T>
   static void layer_norm(view<T> y, output<accumulate_t<T>> mean, output<accumulate_t<T>> rstd, input<T> x,
                          input<T> gain, input<T> bias, double) {
+    note_kernel<Space>("layer_norm", y, mean, rstd, x, gain, bias);
     same("layer_norm", y.size(), x.size());
     same("layer_norm", x.size(), mean.size() * gain.size());
     same("layer_norm", mean.size(), rstd.size());
@@ -28212,6 +28430,7 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   static void layer_norm_backward(view<T> dx, output<accumulate_t<T>> dgain, output<accumulate_t<T>> dbias, input<T> dy,
                                   input<T> x, input<accumulate_t<T>> mean, input<accumulate_t<T>> rstd, input<T> gain,
                                   bool) {
+    note_kernel<Space>("layer_norm_backward", dx, dgain, dbias, dy, x, mean, rstd, gain);
     same("layer_norm_backward", dx.size(), x.size());
     same("layer_norm_backward", dy.size(), x.size());
     same("layer_norm_backward", x.size(), mean.size() * gain.size());
@@ -28221,68 +28440,80 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   }
   template <class T>
   static void rms_norm(view<T> y, output<accumulate_t<T>> rstd, input<T> x, input<T> gain, double) {
+    note_kernel<Space>("rms_norm", y, rstd, x, gain);
     same("rms_norm", y.size(), x.size());
     same("rms_norm", x.size(), rstd.size() * gain.size());
   }
   template <class T>
   static void rms_norm_backward(view<T> dx, output<accumulate_t<T>> dgain, input<T> dy, input<T> x,
                                 input<accumulate_t<T>> rstd, input<T> gain, bool) {
+    note_kernel<Space>("rms_norm_backward", dx, dgain, dy, x, rstd, gain);
     same("rms_norm_backward", dx.size(), x.size());
     same("rms_norm_backward", dy.size(), x.size());
     same("rms_norm_backward", x.size(), rstd.size() * gain.size());
     same("rms_norm_backward", dgain.size(), gain.size());
   }
   template <class T>
-  static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool, cross_entropy_terms const& = {}) {
+  static losses_in<Space> cross_entropy(view<T> logits, tokens_view targets, double, bool,
+                                        cross_entropy_terms const& = {}) {
+    note_kernel<Space>("cross_entropy", logits, targets);
     if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
-    return {0, targets.size()};
+    return loss_sum{0, targets.size()};
   }
   template <class T>
   static void row_peaks(view<T> logits, output<accumulate_t<std::remove_const_t<T>>> peaks) {
+    note_kernel<Space>("row_peaks", logits, peaks);
     if (!peaks.empty()) same("row_peaks", logits.size() % peaks.size(), 0);
   }
   template <class T>
-  static void row_masses(view<T>, tokens_view targets, table_range, input<accumulate_t<std::remove_const_t<T>>> peaks,
+  static void row_masses(view<T> x, tokens_view targets, table_range, input<accumulate_t<std::remove_const_t<T>>> peaks,
                          output<accumulate_t<std::remove_const_t<T>>> masses,
                          output<accumulate_t<std::remove_const_t<T>>> chosen, cross_entropy_terms const& = {}) {
+    note_kernel<Space>("row_masses", x, targets, peaks, masses, chosen);
     same("row_masses", peaks.size(), targets.size());
     same("row_masses", masses.size(), targets.size());
     same("row_masses", chosen.size(), targets.size());
   }
   template <class T>
-  static loss_sum cross_entropy_part(view<T> logits, tokens_view targets, table_range, input<accumulate_t<T>>,
-                                     input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient,
-                                     cross_entropy_terms const& = {}) {
+  static losses_in<Space> cross_entropy_part(view<T> logits, tokens_view targets, table_range, input<accumulate_t<T>> x,
+                                             input<accumulate_t<T>> y, input<accumulate_t<T>> z, double, bool gradient,
+                                             cross_entropy_terms const& = {}) {
+    note_kernel<Space>("cross_entropy_part", logits, targets, x, y, z);
     return cross_entropy(logits, targets, 0, gradient);
   }
   template <class T, class Target>
-  static loss_sum binary_cross_entropy(view<T> dy, input<T> y, view<Target> targets, double) {
+  static losses_in<Space> binary_cross_entropy(view<T> dy, input<T> y, view<Target> targets, double) {
+    note_kernel<Space>("binary_cross_entropy", dy, y, targets);
     same("binary_cross_entropy", y.size(), targets.size());
     if (!dy.empty()) same("binary_cross_entropy", dy.size(), y.size());
-    return {0, y.extent(0)};
+    return loss_sum{0, y.extent(0)};
   }
   template <class T>
-  static loss_sum squared_error(view<T> dy, input<T> y, view<float const> targets, double) {
+  static losses_in<Space> squared_error(view<T> dy, input<T> y, view<float const> targets, double) {
+    note_kernel<Space>("squared_error", dy, y, targets);
     same("squared_error", y.size(), targets.size());
     if (!dy.empty()) same("squared_error", dy.size(), y.size());
-    return {0, y.empty() ? 0 : y.extent(0)};
+    return loss_sum{0, y.empty() ? 0 : y.extent(0)};
   }
-  static loss_sum squared_error(view<double> dy, view<double const> y, view<double const> targets, double) {
+  static losses_in<Space> squared_error(view<double> dy, view<double const> y, view<double const> targets, double) {
+    note_kernel<Space>("squared_error", dy, y, targets);
     same("squared_error", y.size(), targets.size());
     if (!dy.empty()) same("squared_error", dy.size(), y.size());
-    return {0, y.empty() ? 0 : y.extent(0)};
+    return loss_sum{0, y.empty() ? 0 : y.extent(0)};
   }
 
   // routing: every expert gets the same number of rows
   template <class T>
   static void route(output<accumulate_t<T>> probabilities, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
                     view<T> logits) {
+    note_kernel<Space>("route", probabilities, chosen, weights, logits);
     same("route", probabilities.size(), logits.size());
     same("route", chosen.size(), weights.size());
   }
   template <class T>
   static void route_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> probabilities,
-                             tokens_view chosen, output<accumulate_t<T>> weights, output<accumulate_t<T>>) {
+                             tokens_view chosen, output<accumulate_t<T>> weights, output<accumulate_t<T>> x) {
+    note_kernel<Space>("route_backward", dlogits, dweights, probabilities, chosen, weights, x);
     same("route_backward", probabilities.size(), dlogits.size());
     same("route_backward", chosen.size(), weights.size());
     same("route_backward", chosen.size(), dweights.size());
@@ -28290,6 +28521,7 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   template <class T>
   static void score(output<accumulate_t<T>> scores, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
                     view<T> logits, input<T> bias, scored_choice const&) {
+    note_kernel<Space>("score", scores, chosen, weights, logits, bias);
     same("score", scores.size(), logits.size());
     same("score", chosen.size(), weights.size());
     same("score", bias.size(), logits.extent(1));
@@ -28297,31 +28529,39 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   template <class T>
   static void score_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> scores,
                              tokens_view chosen, output<accumulate_t<T>> weights, scored_choice const&) {
+    note_kernel<Space>("score_backward", dlogits, dweights, scores, chosen, weights);
     route_backward(dlogits, dweights, scores, chosen, weights, {});
   }
   template <class A>
-  static void add_excess(view<A>, tokens_view) noexcept {}
+  static void add_excess(view<A> x, tokens_view y) noexcept {
+    note_kernel<Space>("add_excess", x, y);
+  }
   template <class A>
-  static loss_sum imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
+  static losses_in<Space> imbalance(view<A> x, input<A> y, tokens_view z, std::int64_t, double) noexcept {
+    note_kernel<Space>("imbalance", x, y, z);
     return {};
   }
   static void sort_by_expert(view<std::int32_t> positions, std::span<std::int64_t> counts, tokens_view chosen) {
+    note_kernel<Space>("sort_by_expert", positions, chosen);
     same("sort_by_expert", positions.size(), chosen.size());
     auto const experts = static_cast<int>(counts.size());
     for (int e = 0; e < experts; ++e)
       counts[static_cast<std::size_t>(e)] = group_rank{e, experts}.of(chosen.size()).count;
   }
   template <class T>
-  static void dispatch(view<T> to, input<T>, tokens_view positions) {
+  static void dispatch(view<T> to, input<T> x, tokens_view positions) {
+    note_kernel<Space>("dispatch", to, x, positions);
     same("dispatch", to.extent(0), positions.size());
   }
   template <class T>
-  static void combine(view<T>, input<T> from, tokens_view positions, output<accumulate_t<T>>) {
+  static void combine(view<T> x, input<T> from, tokens_view positions, output<accumulate_t<T>> y) {
+    note_kernel<Space>("combine", x, from, positions, y);
     same("combine", from.extent(0), positions.size());
   }
   template <class T>
-  static void combine_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
+  static void combine_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T> x, input<T> from,
                                tokens_view positions, output<accumulate_t<T>> weights) {
+    note_kernel<Space>("combine_backward", dfrom, dweights, x, from, positions, weights);
     same("combine_backward", from.size(), dfrom.size());
     same("combine_backward", weights.size(), positions.size());
     same("combine_backward", dweights.size(), positions.size());
@@ -28330,26 +28570,28 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   // loops of your own
   template <class T, class... Rest>
   static void each(view<T> y, Rest const&... rest) {
-    [[maybe_unused]] auto const look = [&](auto const& one) {
-      if constexpr (requires { one.size(); }) same("each", y.size(), one.size());
-    };
-    (look(rest), ...);
+    note_kernel<Space>("each", y, rest...);
+    (same_if_a_view(y.size(), rest), ...);
   }
   template <class F, class... T>
-  static void with_values(F&&, view<T>...) noexcept {}
+  static void with_values(F&&, view<T>... x) noexcept {
+    note_kernel<Space>("with_values", x...);
+  }
 
   // updates
   template <class M, class G, class P>
-  static void adamw(view<M> value, output<M> first, output<M> second, gradient_terms<G, phantom> const& gradient,
+  static void adamw(view<M> value, output<M> first, output<M> second, gradient_terms<G, Space> const& gradient,
                     std::span<view<P> const> outputs, adamw_numbers const&) {
+    note_kernel<Space>("adamw", value, first, second, gradient, outputs);
     same("adamw", value.size(), first.size());
     same("adamw", value.size(), second.size());
     all_same("adamw", value.size(), gradient.terms);
     all_same("adamw", value.size(), outputs);
   }
   template <class M, class G, class P>
-  static void sgd(view<M> value, output<M> velocity, gradient_terms<G, phantom> const& gradient,
+  static void sgd(view<M> value, output<M> velocity, gradient_terms<G, Space> const& gradient,
                   std::span<view<P> const> outputs, sgd_numbers const& numbers) {
+    note_kernel<Space>("sgd", value, velocity, gradient, outputs);
     if (!exactly_equal(numbers.momentum, 0)) same("sgd", value.size(), velocity.size());
     all_same("sgd", value.size(), gradient.terms);
     all_same("sgd", value.size(), outputs);
@@ -28357,6 +28599,7 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
 
   template <class M, class G>
   static void step_against_sign(view<M> value, view<G> measured, double) {
+    note_kernel<Space>("step_against_sign", value, measured);
     same("step_against_sign", value.size(), measured.size());
   }
 
@@ -28364,30 +28607,48 @@ struct on<phantom> : phantom_attention, phantom_codes, phantom_low_rank {
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
                      Op = {}, int = 1) {
+    note_kernel<Space>("reduce", outputs, terms);
     if (outputs.empty()) return;
     all_same("reduce", outputs[0].size(), outputs);
     all_same("reduce", outputs[0].size(), terms);
   }
   template <class G>
-  static void sum_of_squares(view<G>, exact_sum&) noexcept {}
+  static void sum_of_squares(view<G> x, exact_sum&) noexcept {
+    note_kernel<Space>("sum_of_squares", x);
+  }
   template <class T>
-  [[nodiscard]] static bool finite(view<T>) noexcept {
+  [[nodiscard]] static bool finite(view<T> x) noexcept {
+    note_kernel<Space>("finite", x);
     return true;
   }
   template <class T>
-  [[nodiscard]] static std::uint64_t hash(view<T>, std::uint64_t name, std::int64_t) noexcept {
+  [[nodiscard]] static std::uint64_t hash(view<T> x, std::uint64_t name, std::int64_t) noexcept {
+    note_kernel<Space>("hash", x);
     return name;
   }
   template <class G>
   static void select_largest(view<G> x, view<std::int32_t> indices, output<std::remove_const_t<G>> values) {
+    note_kernel<Space>("select_largest", x, indices, values);
     same("select_largest", indices.size(), values.size());
     expects(assertion_level::light, indices.size() <= x.size(),
             [] { return std::string("trireme::ops::select_largest: more elements asked for than there are"); });
   }
   template <class G>
-  static void scatter(view<G>, tokens_view indices, input<G> values, bool) {
+  static void scatter(view<G> x, tokens_view indices, input<G> values, bool) {
+    note_kernel<Space>("scatter", x, indices, values);
     same("scatter", indices.size(), values.size());
   }
+
+ private:
+  template <class Any>
+  static void same_if_a_view([[maybe_unused]] std::int64_t size, [[maybe_unused]] Any const& any) {
+    if constexpr (requires { any.size(); }) same("each", size, any.size());
+  }
+};
+
+template <class Space>
+requires without_elements<Space>
+struct on<Space> : phantom_kernels<Space> {
 };
 
 }  // namespace trireme::ops
@@ -28790,36 +29051,44 @@ struct whole_tensors_on<host> : detail::whole_tensor_checks {
   }
 };
 
-template <>
-struct whole_tensors_on<phantom> : detail::whole_tensor_checks {
+template <class Space>
+requires without_elements<Space>
+struct whole_tensors_on<Space> : detail::whole_tensor_checks {
   template <class T>
-  using view = tensor_view<T, phantom>;
+  using view = tensor_view<T, Space>;
   template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
   template <class T>
-  using output = std::type_identity_t<tensor_view<T, phantom>>;
+  using output = std::type_identity_t<tensor_view<T, Space>>;
 
   template <class M, class G>
   static void lamb(view<M> value, output<M> first, output<M> second, view<G> gradient, lamb_numbers const&) {
+    note_kernel<Space>("lamb", value, first, second, gradient);
     check("lamb", value.size(), first, second, gradient);
   }
   template <class M, class G>
-  static void adafactor(view<M> value, output<M> direction, view<double>, output<M>, output<M>, output<M>, output<M>,
-                        view<G> gradient, adafactor_numbers const&) {
+  static void adafactor(view<M> value, output<M> direction, view<double> x, output<M> y, output<M> z, output<M> u,
+                        output<M> v, view<G> gradient, adafactor_numbers const&) {
+    note_kernel<Space>("adafactor", value, direction, x, y, z, u, v, gradient);
     check("adafactor", value.size(), direction, gradient);
   }
   template <class M, class G>
   static void muon_momentum(view<M> velocity, output<M> direction, view<G> gradient, double, double, bool) {
+    note_kernel<Space>("muon_momentum", velocity, direction, gradient);
     check("muon_momentum", velocity.size(), direction, gradient);
   }
   template <class M>
-  static void muon_normalise(view<M>) noexcept {}
+  static void muon_normalise(view<M> x) noexcept {
+    note_kernel<Space>("muon_normalise", x);
+  }
   template <class M>
   static void muon_mix(view<M> y, input<M> x, double, double) {
+    note_kernel<Space>("muon_mix", y, x);
     check("muon_mix", y.size(), x);
   }
   template <class M>
   static void muon_step(view<M> value, input<M> direction, double, double) {
+    note_kernel<Space>("muon_step", value, direction);
     check("muon_step", value.size(), direction);
   }
 };
@@ -29731,6 +30000,7 @@ concept described_axis = requires {
 template <class A>
 concept mesh_axis = strategy<A> || described_axis<A>;
 
+/// The name of an axis's kind; "data" for a strategy that says none.
 template <mesh_axis A>
 inline constexpr std::string_view kind_of_axis = [] {
   if constexpr (described_axis<A>) {
@@ -29739,6 +30009,7 @@ inline constexpr std::string_view kind_of_axis = [] {
     return std::string_view("data");
   }
 }();
+/// The facts that an axis states, or those of data.
 template <mesh_axis A>
 inline constexpr axis_facts facts_of_axis = [] {
   if constexpr (described_axis<A>) {
@@ -30047,6 +30318,7 @@ void for_each_axis(P const& policy, F&& f) {
 
 }  // namespace detail
 
+/// The axis of a policy that splits samples; one of degree 1 if it has none.
 template <parallel_policy P>
 [[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
   data_axis_t<P> found{};
@@ -31723,6 +31995,7 @@ struct any_pipeline {
               "}");
 }
 
+/// The units of a stage, under the schedule that the description names.
 template <staged_model Model>
 [[nodiscard]] stage_assignment assignment_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
   stage_assignment assignment;
@@ -31823,7 +32096,7 @@ class context_cut {
     auto const whole = from.extents[1];
     shape extents{from.extents[0], whole / part_.own.size};
     for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
-    if constexpr (std::is_same_v<Space, phantom>) {  // they are never read
+    if constexpr (without_elements<Space>) {  // they are never read
       return {from.address, from.type, extents};
     } else {
       if (from.empty()) return {from.address, from.type, extents};
@@ -33817,6 +34090,24 @@ class squares_total {
   exact_sum& into_;
 };
 
+/// Whether one of several tensors has an element that is not finite. A space whose work is queued specialises it, so
+/// that the host does not wait for each tensor.
+template <class Space>
+class nonfinite_flag {
+ public:
+  void clear() noexcept { found_ = false; }
+  template <class T>
+  void look_at(tensor_view<T, Space> x) {
+    found_ = found_ || !on<Space>::finite(x);
+  }
+  /// Call it before the host waits for the queued work. Afterwards found() is known.
+  void fetch() noexcept {}
+  [[nodiscard]] bool found() const noexcept { return found_; }
+
+ private:
+  bool found_ = false;
+};
+
 }  // namespace trireme::ops
 
 // ---- trireme/parallel/broadcast.hpp
@@ -34563,7 +34854,8 @@ class gradient_store {
   [[nodiscard]] bool direct() const noexcept { return direct_; }
   [[nodiscard]] exchange_times& times() noexcept { return times_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
-  [[nodiscard]] bool found_nonfinite() const noexcept { return found_nonfinite_; }
+  /// Of what was encoded in this step, where a payload may leave out numbers that are not finite.
+  [[nodiscard]] ops::nonfinite_flag<space>& nonfinite() noexcept { return nonfinite_; }
   void record(observe::timeline& timeline) {
     timeline_ = &timeline;
     for (auto& it : gradients_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
@@ -34593,7 +34885,10 @@ class gradient_store {
     for (auto& it : gradients_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
-      while (it.flying) it.flying = !it.open->wire->turn();  // of an abandoned step
+      while (it.flying) {  // of an abandoned step
+        auto const now = labelled(it);
+        it.flying = !it.open->wire->turn();
+      }
       if (!pooled()) {
         if (!keep) kernels::fill(gradients_.whole(it), 0.0);
         continue;
@@ -34604,7 +34899,7 @@ class gradient_store {
     gradients_.clear_frozen();
     in_flight_.clear();
     next_ = 0;
-    found_nonfinite_ = false;
+    nonfinite_.clear();
   }
 
   /// Gives the gradients of a unit zeroed memory for one micro-batch. Meanwhile only the unit before it is being
@@ -34741,15 +35036,17 @@ class gradient_store {
     it.done_time = not_done;
     if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
     // A lossy payload may leave out the non-finite number: check before encoding.
-    if constexpr (!lossless_identity<Compressor>) {
-      if (!kernels::finite(tensor_view<element const, space>(gradients_.whole(it)))) found_nonfinite_ = true;
-    }
+    if constexpr (!lossless_identity<Compressor>)
+      nonfinite_.look_at(tensor_view<element const, space>(gradients_.whole(it)));
     if (direct_) return;
     if constexpr (has_at_gradient<wire>) {
       it.open->wire->at_gradient(
           {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank()});
     }
-    start(*it.open->wire, gradients_.whole(it));
+    {
+      auto const now = labelled(it);
+      start(*it.open->wire, gradients_.whole(it));
+    }
     // Buckets are sent in one order on every rank, so rounds may begin here.
     if (takes_rounds(*it.open->wire)) turn_all(now());
     it.flying = true;
@@ -34761,6 +35058,10 @@ class gradient_store {
       if (in_a_tree_) return way.begin_in_a_tree(gradient);
     }
     way.begin(gradient, scale_);
+  }
+  // Until the end of the scope, calls are for this bucket.
+  [[nodiscard]] comm::labelled labelled(bucket_gradient const& it) {
+    return comm::labelled::as_part(world_, comm::call_label::bucket(it.bucket));
   }
   void progress() {
     for (auto* const it : in_flight_) {
@@ -34779,6 +35080,7 @@ class gradient_store {
   }
   // Waits for a round of a lane; time before `asked` was hidden behind backward.
   bool turn(bucket_gradient& it, double asked) {
+    auto const now = labelled(it);
     if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
@@ -34818,7 +35120,7 @@ class gradient_store {
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
-  bool found_nonfinite_ = false;
+  ops::nonfinite_flag<space> nonfinite_;
   exchange_times times_;
   observe::timeline* timeline_ = nullptr;
 };
@@ -34888,8 +35190,9 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
     } else {
       for_each_accounted([&](int b, auto const& of) { account(of, term(sum(brought, b, of)), total); });
     }
+    this->nonfinite().fetch();
     total.finish();
-    if (this->found_nonfinite()) squares.add(std::numeric_limits<double>::infinity());
+    if (this->nonfinite().found()) squares.add(std::numeric_limits<double>::infinity());
     return fused_;
   }
   /// After finish(): shows each segment its gradient: the sum, or the terms that the update adds itself. Gives the
@@ -34947,6 +35250,7 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
   // second-level cache.
   void reduce_peers(ops::squares_total<space>& total) {
     finish_queued_work<space>();
+    auto const now = comm::labelled::as_part(world_, comm::call_label::gradients);
     world_.barrier();  // the gradients of all ranks are final
     constexpr std::int64_t stretch = 32 * block_elements;
     for_each_accounted([&](int b, piece const& of) {
@@ -35132,6 +35436,12 @@ template <class Comm>
 // ---- trireme/parallel/detail/bucket_changes.hpp
 namespace trireme::parallel::detail {
 
+/// Until the end of the scope, calls on `ranks` are for this bucket.
+template <class Comm>
+[[nodiscard]] comm::labelled labelled_bucket(Comm& ranks, int bucket) {
+  return comm::labelled::as_part(ranks, comm::call_label::bucket(bucket));
+}
+
 /// Changes as they are: sums of master values.
 template <class Env, class Comm>
 class plain_changes final : public change_sums<Env> {
@@ -35151,10 +35461,16 @@ class plain_changes final : public change_sums<Env> {
   [[nodiscard]] view open(int bucket) override { return of(bucket); }  // what nobody writes remains zero
   [[nodiscard]] view of(int bucket) const override { return changes_[static_cast<std::size_t>(bucket)].view(); }
   void sum(std::span<int const> buckets, std::int64_t) override {
-    for (int const b : buckets) ranks_.all_reduce(of(b), reduction::sum{});
+    for (int const b : buckets) {
+      auto const now = labelled_bucket(ranks_, b);
+      ranks_.all_reduce(of(b), reduction::sum{});
+    }
   }
   void begin(std::span<int const> buckets, std::int64_t) override {
-    for (int const b : buckets) at(b).emplace(ranks_.all_reduce_async(of(b), reduction::sum{}));
+    for (int const b : buckets) {
+      auto const now = labelled_bucket(ranks_, b);
+      at(b).emplace(ranks_.all_reduce_async(of(b), reduction::sum{}));
+    }
   }
   void progress(std::span<int const> buckets) override {
     for (int const b : buckets) {
@@ -35238,6 +35554,7 @@ class coded_changes final : public change_sums<Env> {
       }
       if constexpr (has_at_gradient<wire>)
         it.way->at_gradient({.step = step, .bucket = it.number, .micro_batch = 0, .rank = ranks_.rank()});
+      auto const now = labelled_bucket(ranks_, b);
       it.way->begin(it.sent.view(), 1.0);
       it.pending = true;
     }
@@ -35253,6 +35570,7 @@ class coded_changes final : public change_sums<Env> {
       for (int const b : buckets) {
         auto& it = at(b);
         if (!it.pending) continue;
+        auto const now = labelled_bucket(ranks_, b);
         if (!it.way->turn()) {
           more = true;
           continue;
@@ -35645,6 +35963,7 @@ class value_store {
       pending_.clear();
       for (int b = 0; b < buckets; ++b) {
         copy_lent(b, true);
+        auto const now = labelled(b);
         pending_.push_back(world_.all_gather_async(at(b).kept.view()));
       }
       for (int b = 0; b < buckets; ++b) {
@@ -35708,6 +36027,10 @@ class value_store {
     it = trireme::tensor<T, space>(shape{elements});
     return it.view();
   }
+  // Until the end of the scope, calls are for the values of this bucket.
+  [[nodiscard]] comm::labelled labelled(int bucket) {
+    return comm::labelled::as_part(world_, comm::call_label::bucket(bucket, true));
+  }
   [[nodiscard]] int count() const noexcept { return static_cast<int>(buckets_.size()); }
   [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
@@ -35736,6 +36059,7 @@ class value_store {
     auto const all = it.gathered->view().flat(0, elements(b));
     auto const [first, n] = own_.accounted(b);
     kernels::copy(all.flat(first, n), tensor_view<element const, space>(it.kept.view()));
+    auto const now = labelled(b);
     it.pending.emplace(world_.all_gather_async(all));
     bind(b, all);
   }
@@ -36087,10 +36411,14 @@ class distributed_parameters {
   /// Before a unit's values are read: returns when they are gathered. No effect below stage 3.
   void gather(int unit) {
     if constexpr (shards_parameters) protocol_.expect_published("gather()");
+    auto const now = labelled();
     values_.gather(unit);
   }
   /// The unit is the next one: starts to gather its values.
-  void prefetch(int unit) { values_.prefetch(unit); }
+  void prefetch(int unit) {
+    auto const now = labelled();
+    values_.prefetch(unit);
+  }
   /// Its values are not read again before the next gather(): releases their memory.
   void release(int unit) { values_.release(unit); }
   /// Takes part in one forward pass of other ranks, for which this rank has no samples.
@@ -36116,6 +36444,7 @@ class distributed_parameters {
       values_.load(entry, whole.view());
     }
     written();
+    auto const now = labelled();
     if constexpr (hooks::made.start) strategy_.start();
     follow_values();
   }
@@ -36125,6 +36454,7 @@ class distributed_parameters {
   void change_values(F&& f) {
     visit_values(state_scope::kept, f);
     refresh_parameters();
+    auto const now = labelled();
     follow_values();
   }
   /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
@@ -36136,6 +36466,7 @@ class distributed_parameters {
       tensor_view<master_element const, space> const value = values_.master(b, range);
       for (auto const& output : outputs) kernels::copy(output, value);
     });
+    auto const now = labelled();
     publish_values(bucket_count());
   }
   /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (If parameters are
@@ -36145,6 +36476,7 @@ class distributed_parameters {
     if constexpr (shards_parameters) return;
     std::vector<std::uint64_t> hashes(static_cast<std::size_t>(replicas_.size()));
     hashes[static_cast<std::size_t>(replicas_.rank())] = hash_of_parameters();
+    auto const now = labelled(comm::call_label::values);
     replicas_.all_gather(tensor_view<std::uint64_t>(hashes));
     for (int rank = 1; rank < replicas_.size(); ++rank) {
       if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
@@ -36162,6 +36494,7 @@ class distributed_parameters {
   template <class Others>
   void broadcast(int root, Others&& others) {
     protocol_.expect_published("broadcast()");
+    auto const now = labelled(comm::call_label::values);
     for (auto const& entry : bucket_plan_.entries()) broadcast_one(entry, replicas_, root);
     for (auto const& [bucket, group] : also_) {
       for (int const e : bucket_plan_.buckets()[static_cast<std::size_t>(bucket)].entries)
@@ -36185,6 +36518,7 @@ class distributed_parameters {
       own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
         add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
       });
+      auto const now = labelled(comm::call_label::values);
       summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     } else {
       for (auto const& entry : bucket_plan_.entries()) add(entry, 0, values_.read(entry));
@@ -36223,6 +36557,10 @@ class distributed_parameters {
       : replicas_(replicas),
         summed_(summed_of(replicas)),
         everyone_(voters == nullptr ? replicas : *voters),
+        replicas_owner_(comm::label_owner(replicas_, comm::call_label::owner_kind::exchange)),
+        everyone_owner_(voters == nullptr || voters == &replicas
+                            ? replicas_owner_
+                            : comm::label_owner(everyone_, comm::call_label::owner_kind::exchange)),
         in_units_(parameters_type::in_units(strategy)),
         parameters_(std::move(all)),
         bucket_plan_(parallel::detail::agreed(
@@ -36244,6 +36582,14 @@ class distributed_parameters {
   }
   ~distributed_parameters() = default;
 
+  // Until the end of the scope, calls carry whose they are, so that ranks which use exchanges of one world in another
+  // order get an error instead of sums of different gradients.
+  struct labels_of_calls {
+    comm::labelled replicas, everyone;
+  };
+  [[nodiscard]] labels_of_calls labelled(std::uint16_t part = comm::call_label::anything) const noexcept {
+    return {comm::labelled(replicas_, {replicas_owner_, part}), comm::labelled(everyone_, {everyone_owner_, part})};
+  }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
   [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
   // The number of replicas if each rank takes steps on its own: the whole step is their mean.
@@ -36276,7 +36622,8 @@ class distributed_parameters {
   Comm& replicas_;
   std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
   Comm& everyone_;
-  bool in_units_;  // gradients have memory only while a unit uses them
+  std::uint16_t replicas_owner_, everyone_owner_;  // whose calls of this exchange are, on each of the two
+  bool in_units_;                                  // gradients have memory only while a unit uses them
   parameters_type parameters_;
   parallel::bucket_plan bucket_plan_;
   parallel::partition own_;
@@ -36540,6 +36887,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// The same if some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
     protocol_.may_begin();
+    auto const now = this->labelled();
     if (ending_) this->end_step();  // there was nothing to publish
     if (step.number >= 0) steps_ = step.number;
     values_.release_all();
@@ -36585,6 +36933,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// final, and (below stage 2) the buckets before it have started.
   void ready(int use) {
     protocol_.ready(use);
+    auto const now = this->labelled();
     take(use, true);
     sums_.ready(use);
     --reports_left_;
@@ -36624,6 +36973,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   void finish(parallel::vote& vote, bool want_norm = true) {
     protocol_.may_finish();
     while (in_units_ && reports_left_ > 0) sit_out();
+    auto const now = this->labelled();
     exposed([&](double start) {
       brought_.complete([this](int use) { return sums_.open_use(use); });
       bool const may_fuse = !want_norm && !hooks::made.settle;  // settle() reads sums
@@ -36633,6 +36983,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// Collective. The second: the single blocking exchange of a step.
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
     exchange_result result;
+    auto const now = this->labelled(comm::call_label::vote);
     exposed([&](double) { result = vote.count(everyone_); });
     // Ranks that take steps on their own: the root mean square.
     if constexpr (base::replicas_differ) result.norm /= std::sqrt(this->ranks_apart());
@@ -36644,6 +36995,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   ///         published either.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
     taken = taken && !samples_missing_;
+    auto const now = this->labelled();
     if (taken) sums_.commit();
     sums_.show(owned_, brought_);
     std::optional<gradient_numbers> due;
@@ -36672,6 +37024,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// the step: a strategy's periodic action happens here. If the optimizer's state is sharded, or the strategy has a
   /// period, every finite step must end with it.
   void publish() {
+    auto const now = this->labelled(comm::call_label::values);
     exposed([&](double) { this->publish_values(this->trained_count()); });
     if (ending_) this->end_step();
   }
@@ -36697,11 +37050,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   template <class F>
   void visit_state(state_scope scope, F&& f) {
     this->visit_values(scope, f);
-    for (int b = 0; b < this->trained_count(); ++b) sums_.visit_state(b, scope, f);
+    for (int b = 0; b < this->trained_count(); ++b) {
+      sums_.visit_state(b, scope, [&](std::string const& name, state_location const& at, auto const& values) {
+        f(name, state_location{at.info, at.first, at.of_rank, at.summands * summing_ranks(b)}, values);
+      });
+    }
     if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
     if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
       changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
-                                       tensor_view<typename Env::gradient, space> values) { f(name, at, values); });
+                                       tensor_view<typename Env::gradient, space> values) {
+        f(name, state_location{at.info, at.first, at.of_rank}, values);  // of changes, whose mean is taken
+      });
     }
   }
 
@@ -36733,7 +37092,16 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     if (!in_units_) return;
     auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
     protocol_.open(first, last);
+    auto const now = this->labelled();
     if (with_memory && first < last) sums_.open_unit(unit);
+  }
+  // The ranks over which a bucket's gradient is summed.
+  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
+    std::int64_t ranks = summed_.size();
+    for (auto const& [also, group] : also_) {
+      if (also == bucket) ranks *= group->size();
+    }
+    return ranks;
   }
   // Counts the seconds in which nothing else happens.
   template <class F>
@@ -39424,6 +39792,7 @@ struct indexed_tensor {
   friend bool operator==(indexed_tensor const&, indexed_tensor const&) = default;
 };
 
+/// More files in an index are refused.
 inline constexpr std::size_t most_weight_files = 1000;
 
 /// Parses the `weight_map` of an index; accesses only its arguments, so that it can be fuzzed.
@@ -40110,7 +40479,129 @@ inline void publish(formats::directory const& home, formats::directory const& te
 
 }  // namespace trireme::checkpoint::detail
 
-// ---- trireme/train/detail/checkpoint_shards.hpp
+// ---- trireme/train/state_shard.hpp
+namespace trireme {
+
+namespace detail {
+
+/// Operations on state of one element type in one memory space.
+struct state_kernels {
+  void (*download)(std::byte* to, void const* from, std::size_t bytes);
+  void (*upload)(void* to, std::byte const* from, std::size_t bytes);
+  std::uint64_t (*hash)(void const* at, std::int64_t count, std::uint64_t name, std::int64_t first);
+};
+
+template <class T, class Space>
+inline constexpr state_kernels state_kernels_of{
+    [](std::byte* to, void const* from, std::size_t bytes) {
+      std::span const numbers(elements_at<T>(to), bytes / sizeof(T));
+      ops::on<Space>::download(numbers, tensor_view<T const, Space>(static_cast<T const*>(from),
+                                                                    {static_cast<std::int64_t>(numbers.size())}));
+    },
+    [](void* to, std::byte const* from, std::size_t bytes) {
+      std::span const numbers(elements_at<T>(from), bytes / sizeof(T));
+      ops::on<Space>::upload(tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}),
+                             numbers);
+    },
+    [](void const* at, std::int64_t count, std::uint64_t name, std::int64_t first) {
+      return ops::on<Space>::hash(tensor_view<T const, Space>(static_cast<T const*>(at), {count}), name, first);
+    }};
+
+}  // namespace detail
+
+/// A piece of a run's state: elements from `first` on of the part of a tensor that `part` describes. Its element type
+/// and memory space are known only at run time, so that code which works on state (checkpoints, hashes, comparisons) is
+/// compiled once, and not for each trainer. It does not own the numbers.
+///
+/// Threads  as the memory that it refers to.
+class state_shard {
+ public:
+  std::string name;
+  parameter_info box;
+  std::int64_t first = 0;
+  bool of_rank = false;       ///< each rank has its own numbers
+  std::int64_t summands = 0;  ///< see state_location
+
+  template <class T, class Space>
+  state_shard(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false,
+              std::int64_t of_sum = 0)
+      : name(std::move(what)),
+        box(std::move(where)),
+        first(from),
+        of_rank(own),
+        summands(of_sum),
+        kernels_(&detail::state_kernels_of<std::remove_const_t<T>, Space>),
+        address_(const_cast<std::remove_const_t<T>*>(values.address())),  // only load() writes
+        type_(dtype_of<std::remove_const_t<T>>),
+        size_(values.size()),
+        in_host_(std::is_same_v<Space, host>) {}
+  /// The same piece, copied to host memory, from which content() reads.
+  state_shard(state_shard const& of, std::span<std::byte> copy) : state_shard(of) {
+    address_ = copy.data();
+    in_host_ = true;
+  }
+
+  [[nodiscard]] dtype type() const noexcept { return type_; }
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(size_) * size_of(type_); }
+
+  /// The bytes of the numbers: in place, or copied into `scratch` if they are not in host memory.
+  [[nodiscard]] std::span<std::byte const> content(std::vector<std::byte>& scratch) const {
+    if (in_host_) return {static_cast<std::byte const*>(address_), bytes()};
+    scratch.resize(bytes());
+    download(scratch);
+    return scratch;
+  }
+  void download(std::span<std::byte> to) const {
+    if (in_host_) {
+      if (!to.empty()) std::memcpy(to.data(), address_, bytes());
+    } else {
+      kernels_->download(to.data(), address_, bytes());
+    }
+  }
+  void upload(std::span<std::byte const> from) const { kernels_->upload(address_, from.data(), bytes()); }
+  /// See core/hash.hpp; of elements [from, from + count).
+  [[nodiscard]] std::uint64_t hash(std::int64_t from, std::int64_t count, std::uint64_t of, std::int64_t index) const {
+    auto const* const at = static_cast<std::byte const*>(address_) + static_cast<std::size_t>(from) * size_of(type_);
+    return kernels_->hash(at, count, of, index);
+  }
+
+ private:
+  detail::state_kernels const* kernels_;
+  void* address_;
+  dtype type_;
+  std::int64_t size_;
+  bool in_host_;
+};
+
+/// The name of a piece of state. If each rank has its own numbers, the name contains the rank ("residual.2/wte").
+[[nodiscard]] inline std::string name_of_shard(std::string const& name, state_location const& place, int rank) {
+  if (!place.of_rank) return name;
+  auto const slash = name.find('/');
+  return text(name.substr(0, slash), ".", rank, name.substr(slash));
+}
+
+/// The name without the rank ("residual/wte"), of a piece whose name contains it.
+[[nodiscard]] inline std::string name_without_rank(std::string const& name) {
+  auto const slash = std::min(name.find('/'), name.size());
+  return name.substr(0, std::min(name.rfind('.', slash), slash)) + name.substr(slash);
+}
+
+/// A visitor for visit_state() that makes pieces of all state: one type for every owner of state. Copies of it collect
+/// into the same list.
+struct shard_collector {
+  int rank = 0;
+  std::vector<state_shard>& to;
+
+  template <class T, class Space>
+  void operator()(std::string const& name, state_location const& place, tensor_view<T, Space> values) const {
+    to.emplace_back(name_of_shard(name, place, rank), place.info, place.first, values, place.of_rank, place.summands);
+  }
+};
+
+}  // namespace trireme
+
+// ---- trireme/train/detail/checkpoint_shards.hpp (goes on)
 namespace trireme::checkpoint::detail {
 
 /// "24,3,8 at 0,0,16 of 24,3,24": a box of a tensor; "24,3,24" if the box is the whole tensor.
@@ -40213,6 +40704,8 @@ class shard_index {
   }
   /// The number of elements in all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
+  /// The number of those that are summands; see state_location.
+  [[nodiscard]] std::int64_t summands() const noexcept { return summands_; }
 
   /// Elements [first, first + count) of a part of a tensor.
   [[nodiscard]] std::vector<std::byte> read(std::string const& name, dtype type, parameter_info const& part,
@@ -40226,8 +40719,7 @@ class shard_index {
     std::vector<run> covered;
     for (auto& held : found->second) {
       if (held.box.whole_extents().size() != part.whole_extents().size()) {
-        throw missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
-                           " elements, but this run's has ", part.whole_extents().size()));
+        throw other_extents(name, held, part);
       }
       if (wanted.empty() || held.end <= wanted.front().whole) continue;
       if (held.begin >= wanted.back().whole + wanted.back().count) continue;
@@ -40252,6 +40744,42 @@ class shard_index {
     return out;
   }
 
+  /// The same of a rank's summands that other ranks have saved: an equal part of their sum. Where several ranks hold
+  /// copies of a summand (a replicated tensor of a tensor group), they count once. An element of which nothing was
+  /// saved has the sum 0.
+  ///
+  /// @param name   with the rank.
+  /// @param parts  into how many the sum is divided.
+  [[nodiscard]] std::vector<std::byte> read_part_of_sum(std::string const& name, dtype type, parameter_info const& part,
+                                                        std::int64_t first, std::int64_t count, std::int64_t parts) {
+    auto const elements = static_cast<std::size_t>(count);
+    std::vector<double> sums(elements);
+    std::vector<std::int64_t> seen(elements), of(elements);
+    auto const wanted = runs_of(part, first, count);
+    auto const found = summed_.find(name_without_rank(name));
+    if (found != summed_.end()) {
+      for (auto& held : found->second) {
+        if (held.box.whole_extents().size() != part.whole_extents().size()) throw other_extents(name, held, part);
+        std::vector<std::byte> bytes;
+        for_each_common(wanted, runs_of(held.box, held.first, held.count), [&](auto to, auto from, auto n) {
+          if (bytes.empty()) bytes = content_of(held, type);
+          for (std::int64_t i = 0; i < n; ++i) {
+            auto const at = static_cast<std::size_t>(to + i);
+            sums[at] += as_double(bytes, type, static_cast<std::size_t>(from + i));
+            ++seen[at];
+            of[at] = held.summands;
+          }
+        });
+      }
+    }
+    for (std::size_t i = 0; i < elements; ++i) {
+      if (seen[i] == 0) continue;
+      if (seen[i] != of[i]) sums[i] *= static_cast<double>(of[i]) / static_cast<double>(seen[i]);
+      sums[i] /= static_cast<double>(parts);
+    }
+    return from_double(sums, type);
+  }
+
  private:
   struct shard {
     parameter_info box;  // the box of the tensor that the piece was cut from
@@ -40262,10 +40790,48 @@ class shard_index {
     formats::safetensors::reader const* reader;
     formats::safetensors::entry const* entry;
     bool verified = false;
+    std::int64_t summands = 0;
   };
+
+  template <class F>
+  static auto with_type(dtype type, F&& f) {
+    if (type == dtype::f64) return f(double{});
+    if (type == dtype::bf16) return f(bf16{});
+    if (type == dtype::f16) return f(f16{});
+    if (type != dtype::f32) throw config_error(text("trireme::checkpoint: sums of ", name_of(type), " are not divided"));
+    return f(float{});
+  }
+  static double as_double(std::vector<std::byte> const& bytes, dtype type, std::size_t at) {
+    return with_type(type, [&](auto number) {
+      std::memcpy(&number, bytes.data() + at * sizeof number, sizeof number);
+      return static_cast<double>(number);
+    });
+  }
+  static std::vector<std::byte> from_double(std::vector<double> const& numbers, dtype type) {
+    return with_type(type, [&](auto kind) {
+      using element = decltype(kind);
+      std::vector<std::byte> out(numbers.size() * sizeof(element));
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        element one{};
+        if constexpr (storage_float<element>) {
+          one = element(static_cast<float>(numbers[i]));
+        } else {
+          one = static_cast<element>(numbers[i]);
+        }
+        std::memcpy(out.data() + i * sizeof one, &one, sizeof one);
+      }
+      return out;
+    });
+  }
 
   [[nodiscard]] format_error missing(std::string const& reason) const {
     return {readers_.empty() ? std::string("checkpoint") : readers_.front()->path(), 0, reason};
+  }
+
+  [[nodiscard]] format_error other_extents(std::string const& name, shard const& held,
+                                           parameter_info const& part) const {
+    return missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
+                        " elements, but this run's has ", part.whole_extents().size()));
   }
 
   void add(formats::directory const& in, std::string const& name, formats::json::value const& record) {
@@ -40306,6 +40872,11 @@ class shard_index {
     if (__builtin_add_overflow(elements_, each.count, &elements_)) {
       throw format_error(path, 0, "the checkpoint has more than 2^63 - 1 numbers");
     }
+    if (auto const* const summands = reader.note("summands:" + name); summands != nullptr) {
+      each.summands = number(path, *summands);
+      summands_ += each.count;
+      summed_[name_without_rank(name)].push_back(each);
+    }
     tensors_[name].push_back(std::move(each));
   }
 
@@ -40330,7 +40901,9 @@ class shard_index {
 
   std::vector<std::unique_ptr<formats::safetensors::reader>> readers_;
   std::map<std::string, std::vector<shard>> tensors_;
+  std::map<std::string, std::vector<shard>> summed_;  // the same pieces of all ranks, by the name without the rank
   std::int64_t elements_ = 0;
+  std::int64_t summands_ = 0;
 };
 
 }  // namespace trireme::checkpoint::detail
@@ -40391,120 +40964,7 @@ void throw_together(Comm& world, std::exception_ptr const& failure) {
 
 }  // namespace trireme::detail
 
-// ---- trireme/train/state_shard.hpp
-namespace trireme {
-
-namespace detail {
-
-/// Operations on state of one element type in one memory space.
-struct state_kernels {
-  void (*download)(std::byte* to, void const* from, std::size_t bytes);
-  void (*upload)(void* to, std::byte const* from, std::size_t bytes);
-  std::uint64_t (*hash)(void const* at, std::int64_t count, std::uint64_t name, std::int64_t first);
-};
-
-template <class T, class Space>
-inline constexpr state_kernels state_kernels_of{
-    [](std::byte* to, void const* from, std::size_t bytes) {
-      std::span const numbers(elements_at<T>(to), bytes / sizeof(T));
-      ops::on<Space>::download(numbers, tensor_view<T const, Space>(static_cast<T const*>(from),
-                                                                    {static_cast<std::int64_t>(numbers.size())}));
-    },
-    [](void* to, std::byte const* from, std::size_t bytes) {
-      std::span const numbers(elements_at<T>(from), bytes / sizeof(T));
-      ops::on<Space>::upload(tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}),
-                             numbers);
-    },
-    [](void const* at, std::int64_t count, std::uint64_t name, std::int64_t first) {
-      return ops::on<Space>::hash(tensor_view<T const, Space>(static_cast<T const*>(at), {count}), name, first);
-    }};
-
-}  // namespace detail
-
-/// A piece of a run's state: elements from `first` on of the part of a tensor that `part` describes. Its element type
-/// and memory space are known only at run time, so that code which works on state (checkpoints, hashes, comparisons) is
-/// compiled once, and not for each trainer. It does not own the numbers.
-///
-/// Threads  as the memory that it refers to.
-class state_shard {
- public:
-  std::string name;
-  parameter_info box;
-  std::int64_t first = 0;
-  bool of_rank = false;  ///< each rank has its own numbers
-
-  template <class T, class Space>
-  state_shard(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
-      : name(std::move(what)),
-        box(std::move(where)),
-        first(from),
-        of_rank(own),
-        kernels_(&detail::state_kernels_of<std::remove_const_t<T>, Space>),
-        address_(const_cast<std::remove_const_t<T>*>(values.address())),  // only load() writes
-        type_(dtype_of<std::remove_const_t<T>>),
-        size_(values.size()),
-        in_host_(std::is_same_v<Space, host>) {}
-  /// The same piece, copied to host memory, from which content() reads.
-  state_shard(state_shard const& of, std::span<std::byte> copy) : state_shard(of) {
-    address_ = copy.data();
-    in_host_ = true;
-  }
-
-  [[nodiscard]] dtype type() const noexcept { return type_; }
-  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(size_) * size_of(type_); }
-
-  /// The bytes of the numbers: in place, or copied into `scratch` if they are not in host memory.
-  [[nodiscard]] std::span<std::byte const> content(std::vector<std::byte>& scratch) const {
-    if (in_host_) return {static_cast<std::byte const*>(address_), bytes()};
-    scratch.resize(bytes());
-    download(scratch);
-    return scratch;
-  }
-  void download(std::span<std::byte> to) const {
-    if (in_host_) {
-      if (!to.empty()) std::memcpy(to.data(), address_, bytes());
-    } else {
-      kernels_->download(to.data(), address_, bytes());
-    }
-  }
-  void upload(std::span<std::byte const> from) const { kernels_->upload(address_, from.data(), bytes()); }
-  /// See core/hash.hpp; of elements [from, from + count).
-  [[nodiscard]] std::uint64_t hash(std::int64_t from, std::int64_t count, std::uint64_t of, std::int64_t index) const {
-    auto const* const at = static_cast<std::byte const*>(address_) + static_cast<std::size_t>(from) * size_of(type_);
-    return kernels_->hash(at, count, of, index);
-  }
-
- private:
-  detail::state_kernels const* kernels_;
-  void* address_;
-  dtype type_;
-  std::int64_t size_;
-  bool in_host_;
-};
-
-/// The name of a piece of state. If each rank has its own numbers, the name contains the rank ("residual.2/wte").
-[[nodiscard]] inline std::string name_of_shard(std::string const& name, state_location const& place, int rank) {
-  if (!place.of_rank) return name;
-  auto const slash = name.find('/');
-  return text(name.substr(0, slash), ".", rank, name.substr(slash));
-}
-
-/// A visitor for visit_state() that makes pieces of all state: one type for every owner of state. Copies of it collect
-/// into the same list.
-struct shard_collector {
-  int rank = 0;
-  std::vector<state_shard>& to;
-
-  template <class T, class Space>
-  void operator()(std::string const& name, state_location const& place, tensor_view<T, Space> values) const {
-    to.emplace_back(name_of_shard(name, place, rank), place.info, place.first, values, place.of_rank);
-  }
-};
-
-}  // namespace trireme
-
-// ---- trireme/train/patience.hpp (goes on)
+// ---- trireme/train/patience.hpp
 namespace trireme::checkpoint {
 
 /// How long ranks wait for each other's disks while a checkpoint is written or read, and a callback for progress.
@@ -40601,13 +41061,21 @@ class progress_reporter {
 /// checkpoint::keeping sets which older ones are kept. A damaged checkpoint is renamed and the one before it is read.
 namespace trireme::checkpoint {
 
+/// The numbers that each rank keeps of its own: with error feedback or local steps.
+struct own_numbers {
+  int ranks = 0;  ///< that have some; 0: none has
+  bool are_summands = true;   ///< only their sums count, so another number of ranks can divide them anew
+  std::int64_t summands = 0;  ///< number of them, on all ranks
+  std::uint64_t layout = 0;   ///< a hash of which rank has which
+};
+
 /// What a run consists of. A checkpoint of a run with another description is refused with both descriptions.
 struct run_description {
   std::string model;
   std::string optimizer;
   std::string precision;
   std::string compression;
-  int residual_ranks = 0;  ///< number of ranks, if each keeps numbers of its own (error feedback, local steps); else 0
+  own_numbers of_ranks{};
   /// How the sentence ends that refuses a checkpoint of another description; not saved.
   std::string remedy = "give the options that it was made with, or start another run";
 };
@@ -40675,11 +41143,16 @@ struct loaded {
 namespace detail {
 
 inline formats::json::value to_json(run_description const& run) {
-  return formats::json::value::make({{"model", run.model},
-                                     {"optimizer", run.optimizer},
-                                     {"precision", run.precision},
-                                     {"compression", run.compression},
-                                     {"residual_ranks", run.residual_ranks}});
+  auto out = formats::json::value::make({{"model", run.model},
+                                         {"optimizer", run.optimizer},
+                                         {"precision", run.precision},
+                                         {"compression", run.compression},
+                                         {"residual_ranks", run.of_ranks.ranks}});
+  if (run.of_ranks.ranks > 0) {
+    out.set("residual_summands", run.of_ranks.are_summands);
+    out.set("residual_layout", run.of_ranks.layout);
+  }
+  return out;
 }
 inline formats::json::value to_json(progress const& at) {
   formats::json::value numbers = formats::json::object{};
@@ -40707,7 +41180,8 @@ inline progress progress_from(formats::json::value const& from) {
 }
 
 /// Refuses a checkpoint of another run; the message contains both descriptions.
-inline void expect_same_run(std::string const& path, formats::json::value const& saved, run_description const& run) {
+/// @returns whether the ranks' own numbers must be divided anew, since other ranks had others.
+inline bool expect_same_run(std::string const& path, formats::json::value const& saved, run_description const& run) {
   auto const expect = [&](char const* what, std::string const& theirs, std::string const& ours) {
     if (theirs == ours) return;
     throw config_error(text("trireme::checkpoint: ", path, " was made with the ", what, " ", theirs,
@@ -40718,12 +41192,16 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   expect("precision", saved.at("precision").as_string(), run.precision);
   expect("compression", saved.at("compression").as_string(), run.compression);
   auto const ranks = saved.at("residual_ranks").as_int64();
-  if (ranks != run.residual_ranks) {
-    throw config_error(
-        text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks,
-             " ranks, and this run has ", run.residual_ranks,
-             " ranks; with error feedback or local steps a run must be resumed on the same number of ranks"));
-  }
+  auto const* const layout = saved.find("residual_layout");
+  if (ranks == run.of_ranks.ranks && (layout == nullptr || layout->as_uint64() == run.of_ranks.layout)) return false;
+  auto const* const summands = saved.find("residual_summands");
+  if (ranks > 0 && run.of_ranks.ranks > 0 && run.of_ranks.are_summands && summands != nullptr && summands->as_bool())
+    return true;
+  throw config_error(
+      text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks, " ranks, and this run has ",
+           run.of_ranks.ranks, ranks == run.of_ranks.ranks ? " ranks, with other parts of the model" : " ranks",
+           "; numbers of ranks of which not only the sum counts (with local steps, say) need the same number of ranks "
+           "under the same mesh"));
 }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
@@ -40737,7 +41215,10 @@ inline file_record write_shards(formats::directory const& in, std::string const&
     auto const shard = text(each.name, "@", each.first);
     entries.push_back(formats::safetensors::entry{shard, each.type(), shape{each.size()}});
     notes.emplace_back("sha256:" + shard, sha256_text(each.content(scratch)));
-    if (boxes.insert(each.name).second) notes.emplace_back("box:" + each.name, box_text(each.box));
+    if (boxes.insert(each.name).second) {
+      notes.emplace_back("box:" + each.name, box_text(each.box));
+      if (each.summands > 0) notes.emplace_back("summands:" + each.name, text(each.summands));
+    }
     reporter.add(each);
   }
   formats::safetensors::writer writer(in, file, std::move(entries), std::move(notes));
@@ -40754,18 +41235,20 @@ inline formats::json::value read_checkpoint(formats::directory const& in, std::i
                                             std::span<state_shard const> shards, std::int64_t elements,
                                             progress_reporter& reporter) {
   auto manifest = read_manifest(in);
-  expect_same_run(in.path(), manifest.at("run"), run);
+  bool const divide = expect_same_run(in.path(), manifest.at("run"), run);
   static_cast<void>(identity_in(manifest));
   auto const& at = manifest.at("progress");
   if (progress_from(at).step != step) at.at("step").fail(text("the directory's name says step ", step));
   shard_index index(in, manifest.at("files"));
-  if (index.elements() != elements) {
-    throw format_error(
-        in.path_of("manifest.json"), 0,
-        text("the checkpoint holds ", how_many(index.elements(), "number"), ", but this run takes ", elements));
+  auto const held = index.elements() - (divide ? index.summands() : 0);
+  if (auto const taken = elements - (divide ? run.of_ranks.summands : 0); held != taken) {
+    throw format_error(in.path_of("manifest.json"), 0,
+                       text("the checkpoint holds ", how_many(held, "number"), ", but this run takes ", taken));
   }
   for (auto const& each : shards) {
-    each.upload(index.read(each.name, each.type(), each.box, each.first, each.size()));
+    each.upload(divide && each.summands > 0
+                    ? index.read_part_of_sum(each.name, each.type(), each.box, each.first, each.size(), each.summands)
+                    : index.read(each.name, each.type(), each.box, each.first, each.size()));
     reporter.add(each);
   }
   return manifest;
@@ -41392,14 +41875,24 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
 // ---- trireme/train/detail/run_directory.hpp
 namespace trireme::checkpoint::detail {
 
-/// Collective. The number of ranks a run must be resumed on, if a rank keeps numbers of its own; 0: any number.
-/// @param answered  the pieces that this rank saves.
+/// Collective. What ranks keep of their own.
+/// @param owned  the pieces that this rank saves.
 template <class Comm>
-[[nodiscard]] int ranks_with_own_state(Comm& world, std::span<state_shard const> owned) {
-  std::int64_t own = 0;
-  for (auto const& each : owned) own += each.of_rank ? 1 : 0;
-  world.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
-  return own == 0 ? 0 : world.size();
+[[nodiscard]] own_numbers numbers_of_ranks(Comm& world, std::span<state_shard const> owned) {
+  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are no summands, summands, and a hash of who holds what
+  for (auto const& each : owned) {
+    if (!each.of_rank) continue;
+    ++sums[0];
+    if (each.summands == 0) ++sums[1];
+    if (each.summands > 0) sums[2] += static_cast<std::uint64_t>(each.size());
+    sums[3] += mix(hash_name(each.name) ^ mix(hash_name(box_text(each.box)) ^ mix(static_cast<std::uint64_t>(each.first)) ^
+                                              static_cast<std::uint64_t>(each.size())));
+  }
+  world.all_reduce(tensor_view<std::uint64_t>(sums, shape{4}), reduction::sum{});
+  return {.ranks = sums[0] == 0 ? 0 : world.size(),
+          .are_summands = sums[1] == 0,
+          .summands = static_cast<std::int64_t>(sums[2]),
+          .layout = sums[3]};
 }
 
 /// How a trainer, or a loop of your own, reaches its checkpoints: the run's identity, and the world with a deadline
@@ -44140,7 +44633,7 @@ namespace trireme::detail {
 ///
 /// Numbers are compared by hash: in training steps 1, 2, 4, 8, ... at level normal, in every pass at level
 /// communication. A comparison is a collective of eight numbers. Rows are always checked. Groups of one rank and
-/// phantom memory are not checked.
+/// memory without elements are not checked.
 ///
 /// Ranks    collective over the group where numbers are compared.
 /// Errors   assertion_error on all ranks of the group.
@@ -44152,7 +44645,7 @@ class unit_edges {
 
   /// Begins a training step or another pass.
   void begin(tensor_group<Env> const& group, bool training) {
-    looks_ = group.size() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
+    looks_ = group.size() > 1 && !without_elements<space> && asserts(assertion_level::normal);
     auto const step = training ? steps_++ : 2;
     bool const sampled = (step & (step + 1)) == 0;
     compares_ = looks_ && !group.cuts_rows() && (sampled || asserts(assertion_level::communication));
@@ -45465,6 +45958,7 @@ class basic_trainer {
   ///          than in the epoch that has begun; see start_epoch().
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
+    auto const labels = labelled();
     detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
@@ -45502,7 +45996,7 @@ class basic_trainer {
         }
       }
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
-      for (auto const& call : step_calls_) call(done);
+      tell(step_calls_, done);
     }
     wants_stop_ = false;
     run_.model.synchronise_buffers();
@@ -45544,6 +46038,7 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; does not change the trainer.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
+    auto const labels = labelled();
     run_.model.synchronise_buffers();
     std::exception_ptr failure;
     auto const sum = run_.model.evaluate(data, batch, failure);
@@ -45562,6 +46057,7 @@ class basic_trainer {
   template <dataset Data, metric_policy... Metrics>
   [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
                                                 Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
+    auto const labels = labelled();
     run_.model.synchronise_buffers();
     std::exception_ptr failure;  // of a rank whose samples cannot be read or are refused: the others are in collectives
     run_.model.for_each_prediction(data, batch, failure, [&](auto const& outputs, auto const& targets) {
@@ -45637,7 +46133,10 @@ class basic_trainer {
 
   /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
   /// themselves: call it before predict() after steps of your own.
-  void synchronise_buffers() { run_.model.synchronise_buffers(); }
+  void synchronise_buffers() {
+    auto const labels = labelled();
+    run_.model.synchronise_buffers();
+  }
   /// Collective over `everyone`. Copies the parameters of its rank `root`; see broadcast_parameters().
   template <class Ranks>
   void synchronise_buffers(Ranks& everyone, int root) {
@@ -45701,6 +46200,7 @@ class basic_trainer {
   void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
                      formats::file_system& files = formats::real_files()) {
     finish_save();
+    auto const labels = labelled();
     files_.prepare(world_, directory, progress_of_run(), patience, files);
   }
 
@@ -45836,10 +46336,23 @@ class basic_trainer {
         optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
+        owner_(comm::label_owner(world, comm::call_label::owner_kind::trainer)),
+        making_(std::in_place, world, comm::call_label{owner_}),
         world_(agreed(world)),
         run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
     expect_patterns();
     initialise(0);
+    making_.reset();
+  }
+
+  // Until the end of the scope, calls on the world carry whose they are: those of two trainers on one world are not
+  // taken for each other, nor for the program's.
+  [[nodiscard]] comm::labelled labelled() const noexcept { return {world_, comm::call_label{owner_}}; }
+  // Callbacks are the program's.
+  template <class Calls, class Report>
+  void tell(Calls const& calls, Report const& report) {
+    comm::labelled const none(world_, {});
+    for (auto const& call : calls) call(report);
   }
 
   data::loader_options loader_options(fit_options const& options, bool slow_to_read) const {
@@ -45912,9 +46425,7 @@ class basic_trainer {
       report.failure = problem.what();
     }
   }
-  void notify(save_report const& report) {
-    for (auto const& call : save_calls_) call(report);
-  }
+  void notify(save_report const& report) { tell(save_calls_, report); }
 
   // Collective.
   checkpoint::run_description description(std::span<state_shard const> owned);
@@ -45960,6 +46471,8 @@ class basic_trainer {
   Optimizer optimizer_;
   std::string model_text_;
   std::string compression_text_;
+  std::uint16_t owner_;                   // whose calls of this trainer are
+  std::optional<comm::labelled> making_;  // while it is made
   Comm& world_;
   run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
   checkpoint::detail::run_directory<Comm> files_;
@@ -46001,15 +46514,17 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
     filled.push_back(micro_batches[m]);
     places.push_back(static_cast<std::int64_t>(m));
   }
+  auto const labels = labelled();
   auto const total = run_.model.samples_of_all(own);
   if (total == 0) return {.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
   auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
-  for (auto const& call : step_calls_) call(done);
+  tell(step_calls_, done);
   return done;
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::initialise(std::uint64_t seed) {
+  auto const labels = labelled();
   parallel::rank_value const items[] = {{"the seed", text(seed)}};
   parallel::expect_same_on_all_ranks(world_, "trireme::trainer", world_.rank(), items,
                                      "call initialise() with the same one on every rank");
@@ -46046,6 +46561,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::st
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::broadcast() {
+  auto const labels = labelled();
   if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
     run_.moments.visit_state(state_scope::kept, [&](std::string const&, state_location const&, auto view) {
       parallel::broadcast(exchange().world(), view, 0);
@@ -46056,6 +46572,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 std::uint64_t basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::state_hash() {
+  auto const labels = labelled();
   expect_equal_copies();
   std::uint64_t sum = 0;
   for (auto const& each : shards(state_scope::owned)) {
@@ -46081,6 +46598,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    formats::file_system& files) {
   expect_valid(patience);
   finish_save();
+  auto const labels = labelled();
   expect_equal_copies();  // spoiled copies are not saved
   auto const owned = shards(state_scope::owned);
   files_.save(world_, directory, description(owned), progress_of_run(), owned, patience, keep, files, model_files_);
@@ -46092,6 +46610,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
     formats::file_system& files) {
   expect_valid(patience);
   finish_save();
+  auto const labels = labelled();
   expect_equal_copies();
   save_report begun{steps(), 0, {}};
   auto const owned = shards(state_scope::owned);
@@ -46118,6 +46637,7 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
     std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
   expect_valid(patience);
   finish_save();
+  auto const labels = labelled();
   auto const owned = shards(state_scope::owned);
   auto found = files_.load(world_, directory, description(owned), shards(state_scope::kept), owned, patience, files);
   auto const& progress = found.at;
@@ -46157,6 +46677,7 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::expect_equal_copies() {
+  auto const labels = labelled();
   detail::timed(timeline_, "compare copies", [&] {
     run_.model.synchronise_buffers();
     detail::kept_copies copies;
@@ -46194,7 +46715,7 @@ checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Prec
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .residual_ranks = checkpoint::detail::ranks_with_own_state(world_, owned)};
+          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned)};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -46410,6 +46931,7 @@ class own_exchange : public Exchange {
                                                                 "give all ranks the same values, or load a checkpoint"},
                            std::span<state_shard const> values = {}) {
     this->expect_between_steps("expect_equal_copies()");
+    auto const now = this->labelled();
     detail::kept_copies copies;
     copies.add(values);
     if constexpr (!Exchange::replicas_differ) {
@@ -46432,6 +46954,7 @@ class own_exchange : public Exchange {
             checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     expect_valid(patience);
     this->expect_between_steps("checkpoint::save()");
+    auto const now = this->labelled();
     auto& everyone = this->everyone();
     if constexpr (!Exchange::replicas_differ) this->verify_replicas();  // spoiled copies are not saved
     detail::kept_copies copies;
@@ -46443,6 +46966,7 @@ class own_exchange : public Exchange {
   /// Collective. As basic_trainer::prepare_saves.
   void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
                      formats::file_system& files = formats::real_files()) {
+    auto const now = this->labelled();
     files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
   }
   /// Collective. Restores that state from the newest whole checkpoint in `directory`, and continues its run. Any number
@@ -46456,6 +46980,7 @@ class own_exchange : public Exchange {
                           formats::file_system& files = formats::real_files()) {
     expect_valid(patience);
     this->expect_between_steps("checkpoint::load()");
+    auto const now = this->labelled();
     auto const owned = shards(state_scope::owned);
     auto found =
         files_.load(this->everyone(), directory, description(owned), shards(state_scope::kept), owned, patience, files);
@@ -46530,7 +47055,7 @@ class own_exchange : public Exchange {
         .optimizer = moments_ == nullptr ? std::string(no_moments) : optimizer_,
         .precision = describe(typename Env::precision{}),
         .compression = compression_,
-        .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), owned),
+        .of_ranks = checkpoint::detail::numbers_of_ranks(this->everyone(), owned),
         .remedy =
             moments_ == nullptr
                 ? "give checkpoint::load() the same optimizer and parameters as when it was made, or start another run"

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/checked.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5d184c7579f85420c58f50a786f9ca30573c69cad605b72f5cd1ce92ab96ce53
+// SHA-256 of the sources: 95e3b346a8c7668416609f0a8cd4538db38c8bde86890ed48d531c352e08779d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,12 +31,15 @@ struct intent {
   std::int32_t first = 0;  ///< its rank 0
 };
 
-[[nodiscard]] inline std::string describe(intent const& it) {
+/// @param other  a call that differs.
+[[nodiscard]] inline std::string describe(intent const& it, call const& other) {
   auto const where =
       it.group == 0 ? std::string("the whole world")
                     : text("group ", it.group % 10000, " (", how_many(it.size, "rank"), " from rank ", it.first, ")");
-  return text(to_string(it.what), " as call number ", it.number, " on ", where);
+  return text(labelled_call(it.what, other), " as call number ", it.number, " on ", where);
 }
+
+[[nodiscard]] inline std::string describe(intent const& it) { return describe(it, it.what); }
 
 /// The world through which a checked world and all worlds split from it compare calls, and what each rank has received.
 /// Each pair of ranks exchanges one intent each way per call, in the order of the calls, whatever their group.
@@ -101,8 +104,9 @@ class call_checker {
     std::string sentence;
   };
 
-  [[nodiscard]] std::string called(int rank, intent const& it) const {
-    return text("rank ", names_[static_cast<std::size_t>(rank)], " called ", describe(it));
+  [[nodiscard]] std::string called(int rank, intent const& it) const { return called(rank, it, it.what); }
+  [[nodiscard]] std::string called(int rank, intent const& it, call const& other) const {
+    return text("rank ", names_[static_cast<std::size_t>(rank)], " called ", describe(it, other));
   }
 
   /// Compares the intents that have arrived, and removes them from `open`. Returns whether none is left.
@@ -120,13 +124,13 @@ class call_checker {
       bool const same = mine.group == theirs.group && mine.number == theirs.number && mine.what == theirs.what;
       if (same && mine.sends == theirs.expects && mine.expects == theirs.sends) continue;
       auto sentence = text("trireme::comm::checked: calls differ between ranks: ",
-                           rank() < peer ? called(rank(), mine) : called(peer, theirs), ", ",
-                           rank() < peer ? called(peer, theirs) : called(rank(), mine));
+                           rank() < peer ? called(rank(), mine, theirs.what) : called(peer, theirs, mine.what), ", ",
+                           rank() < peer ? called(peer, theirs, mine.what) : called(rank(), mine, theirs.what));
       if (same)
         sentence += text("; rank ", names_[static_cast<std::size_t>(rank())], " sends ", mine.sends,
                          " elements and expects ", mine.expects, ", rank ", names_[static_cast<std::size_t>(peer)],
                          " expects ", theirs.expects, " and sends ", theirs.sends);
-      throw disagreement{sentence + "; make every rank call the same collectives in the same order"};
+      throw disagreement{sentence.append(remedy_of(mine.what, theirs.what))};
     }
     return open.empty();
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 78434252f0c9a4ed11471b2a19a30b8e88e52559044a1ed9eddeefb36e865e73
+// SHA-256 of the sources: 8c77a394b1ccbeebd46654967ca7cbae0cf28d8f1ec74bbe42023283462466b9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1526,7 +1526,8 @@ class mpi_operation final : public collective_operation {
 
   /// What it is, while its driver waits for it.
   [[nodiscard]] late_call as_late() const {
-    return {rank(), text(to_string(route.what), " number ", route.printed_number()), bytes(it_.what.count), missing()};
+    return {rank(), text(to_string(route.what), " number ", route.printed_number(), to_string(route.what.label)),
+            bytes(it_.what.count), missing()};
   }
 
   /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more. Until
@@ -2308,7 +2309,7 @@ class mpi_driver {
     }
   }
   [[nodiscard]] static std::string description_of(mpi_operation const& op) {
-    return text(to_string(op.route.what), " number ", op.route.printed_number());
+    return text(to_string(op.route.what), " number ", op.route.printed_number(), to_string(op.route.what.label));
   }
   void give_up(mpi_operation& op) {
     fail(*op.where->family,

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/chat_lines.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f8003e4c51f80bcdd2e102bce90eff8d3b6ee2cec3606e0d85a63f9b05a77fa0
+// SHA-256 of the sources: d111b0feae465bfad71bd7ca5bdbeae6c8e89b8f07958afaf657d91917f6eb6c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,6 +19,74 @@
 #include <utility>
 #include <vector>
 
+#ifndef TRIREME_DATA_DETAIL_BEST_FIT_INCLUDED
+#define TRIREME_DATA_DETAIL_BEST_FIT_INCLUDED
+
+// ---- trireme/data/detail/best_fit.hpp
+#include <map>
+
+namespace trireme::data::detail {
+
+/// Pieces in bins: bin b holds pieces[begins[b]], ..., pieces[begins[b + 1] - 1].
+struct filled_bins {
+  std::vector<std::int64_t> pieces;
+  std::vector<std::int64_t> begins{0};
+};
+
+/// Puts pieces into as few bins as it can: the largest piece first, each into the fullest bin that has room for it
+/// [Ding et al., "Fewer truncations improve language modeling", 2024]. The result depends on the sizes alone.
+///
+/// @param sizes  each from 1 to capacity.
+[[nodiscard]] inline filled_bins best_fit(std::span<std::int32_t const> sizes, std::int32_t capacity) {
+  auto const most = static_cast<std::size_t>(capacity);
+  std::vector<std::int64_t> order(sizes.size()), at(most + 1);  // by size, the largest first; equal ones as they come
+  for (auto const size : sizes) ++at[most - static_cast<std::size_t>(size)];
+  std::int64_t sum = 0;
+  for (auto& each : at) {
+    auto const count = each;
+    each = sum;
+    sum += count;
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    order[static_cast<std::size_t>(at[most - static_cast<std::size_t>(sizes[i])]++)] = static_cast<std::int64_t>(i);
+  }
+  std::vector<std::int64_t> bin_of(sizes.size());
+  std::map<std::int32_t, std::vector<std::int64_t>> with_room;  // bins by what is left in them
+  std::int64_t bins = 0;
+  for (auto const piece : order) {
+    auto const size = sizes[static_cast<std::size_t>(piece)];
+    auto const found = with_room.lower_bound(size);
+    auto left = capacity;
+    auto bin = bins;
+    if (found == with_room.end()) {
+      ++bins;
+    } else {
+      left = found->first;
+      bin = found->second.back();
+      found->second.pop_back();
+      if (found->second.empty()) with_room.erase(found);
+    }
+    bin_of[static_cast<std::size_t>(piece)] = bin;
+    if (left > size) with_room[left - size].push_back(bin);
+  }
+  filled_bins out;
+  out.begins.assign(static_cast<std::size_t>(bins) + 1, 0);
+  for (auto const bin : bin_of) ++out.begins[static_cast<std::size_t>(bin) + 1];
+  for (std::size_t b = 1; b < out.begins.size(); ++b) out.begins[b] += out.begins[b - 1];
+  auto next = out.begins;
+  out.pieces.resize(sizes.size());
+  for (auto const piece : order) {
+    auto const bin = static_cast<std::size_t>(bin_of[static_cast<std::size_t>(piece)]);
+    out.pieces[static_cast<std::size_t>(next[bin]++)] = piece;
+  }
+  return out;
+}
+
+}  // namespace trireme::data::detail
+
+#endif  // TRIREME_DATA_DETAIL_BEST_FIT_INCLUDED
+
+// ---- trireme/data/chat_lines.hpp (goes on)
 namespace trireme::data {
 
 /// How a conversation becomes one text. In each, `content` stands for what a message says.
@@ -46,6 +114,16 @@ enum class too_long {
   return names[static_cast<std::size_t>(what)];
 }
 
+/// How many conversations a sample holds.
+enum class chat_packing {
+  none,      ///< one
+  best_fit,  ///< as many whole ones as fit
+};
+
+[[nodiscard]] constexpr std::string_view name_of(chat_packing what) noexcept {
+  return what == chat_packing::none ? "none" : "best_fit";
+}
+
 class chat_samples;
 
 /// Conversations in JSON lines, to fine-tune a language model on their answers.
@@ -57,6 +135,10 @@ class chat_samples;
 ///
 ///     data::chat_lines{.files = "chats.jsonl", .context = 2048, .longer = data::too_long::cut}
 ///         .open([&](std::string_view text) { return words.encode(text, formats::special_tokens::without); })
+///
+/// A sample is one conversation. With `.packing = chat_packing::best_fit` it holds as many whole ones as fit; no target
+/// is a token of another conversation. They attend to each other unless `.separator` is given, which then stands
+/// between them, and the model has `nn::attend{.tokens = {.separator = ...}}`: a token that no message contains.
 ///
 /// Special tokens that a message spells out (<|im_end|>, say) become those tokens, as in transformers'
 /// apply_chat_template: remove them from texts that you do not trust.
@@ -71,9 +153,12 @@ struct chat_lines {
   too_long longer = too_long::refused;
   std::int32_t padding = 0;  ///< the input behind the end of a shorter sample
   std::string end{};         ///< of chat_template::plain: the special token after each answer ("<|endoftext|>")
-  /// @param encode  text to tokens, special tokens in it to their ids, without adding any.
+  chat_packing packing = chat_packing::none;
+  std::int32_t separator = -1;  ///< of packed samples: the token after each conversation; -1: none
+  /// @param encode    text to tokens, special tokens in it to their ids, without adding any.
+  /// @param can_read  for compressed files: {formats::gunzip, formats::unzstd}.
   template <text_encoder Encode>
-  [[nodiscard]] chat_samples open(Encode const& encode) const;
+  [[nodiscard]] chat_samples open(Encode const& encode, std::vector<formats::decompressor> const& can_read = {}) const;
   friend bool operator==(chat_lines const&, chat_lines const&) = default;
 };
 
@@ -82,7 +167,8 @@ struct chat_lines {
   return text("trireme::data::chat_lines{.files = ", to_string(from.files), ", .context = ", from.context,
               ", .format = trireme::data::chat_template::", name_of(from.format),
               ", .longer = trireme::data::too_long::", name_of(from.longer), ", .padding = ", from.padding,
-              ", .end = \"", from.end, "\"}");
+              ", .end = \"", from.end, "\", .packing = trireme::data::chat_packing::", name_of(from.packing),
+              ", .separator = ", from.separator, "}");
 }
 
 namespace detail {
@@ -184,24 +270,37 @@ inline void add_message(chat_lines const& from, chat_text& to, std::string_view 
 
 /// Conversations as samples.
 ///
-/// Shapes   inputs (T) int32: the tokens of one conversation, then `.padding`; targets (T) int32: the next token of
-///          each where that is part of an answer, else -1.
-/// Bytes    4 per token; copies share them.
+/// Shapes   inputs (T) int32: the tokens of one conversation, or of several, then `.padding`; targets (T) int32: the
+/// next
+///          token of the same conversation where that is part of an answer, else -1.
+/// Bytes    4 per token, and 16 per conversation if they are packed; copies share them.
 /// Threads  read() is const.
 /// @models trireme::dataset          @see chat_lines
 class chat_samples {
  public:
   /// @param tokens  of all samples, one after the other; an answer's tokens t stand as ~t.
-  /// @param begins  the first token of each sample, and one past the last.
+  /// @param begins  the first token of each conversation, and one past the last.
+  /// @param packing how many conversations a sample holds, with the token `separator` after each unless that is -1.
   chat_samples(std::vector<std::int32_t> tokens, std::vector<std::int64_t> begins, std::int64_t context,
-               std::int32_t padding, std::int64_t cut, std::int64_t left_out)
-      : held_(std::make_shared<held const>(held{std::move(tokens), std::move(begins)})),
-        context_(context),
-        padding_(padding),
-        cut_(cut),
-        left_out_(left_out) {}
+               std::int32_t padding, std::int64_t cut, std::int64_t left_out, chat_packing packing = chat_packing::none,
+               std::int32_t separator = -1)
+      : context_(context), padding_(padding), separator_(separator), cut_(cut), left_out_(left_out) {
+    held all{std::move(tokens), std::move(begins), {}};
+    if (packing == chat_packing::best_fit) {
+      std::vector<std::int32_t> sizes;
+      for (std::size_t i = 0; i + 1 < all.begins.size(); ++i) {
+        sizes.push_back(static_cast<std::int32_t>(places(all.begins[i + 1] - all.begins[i])));
+      }
+      all.bins = detail::best_fit(sizes, static_cast<std::int32_t>(context));
+    }
+    held_ = std::make_shared<held const>(std::move(all));
+  }
 
   [[nodiscard]] std::int64_t token_count() const noexcept { return static_cast<std::int64_t>(held_->tokens.size()); }
+  /// Those of all samples.
+  [[nodiscard]] std::int64_t conversation_count() const noexcept {
+    return static_cast<std::int64_t>(held_->begins.size()) - 1;
+  }
   /// Samples whose end was left out because they were longer than the context.
   [[nodiscard]] std::int64_t cut() const noexcept { return cut_; }
   /// Samples that were left out because they were longer than the context.
@@ -217,7 +316,9 @@ class chat_samples {
     return out;
   }
 
-  [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(held_->begins.size()) - 1; }
+  [[nodiscard]] std::int64_t size() const noexcept {
+    return packed() ? static_cast<std::int64_t>(held_->bins.begins.size()) - 1 : conversation_count();
+  }
   [[nodiscard]] dtype input_type() const noexcept { return dtype::i32; }
   [[nodiscard]] dtype target_type() const noexcept { return dtype::i32; }
   [[nodiscard]] shape input_shape() const { return {context_}; }
@@ -227,13 +328,28 @@ class chat_samples {
     auto* in = static_cast<std::int32_t*>(inputs);
     auto* out = static_cast<std::int32_t*>(targets);
     for (auto const id : ids) {
-      auto const begin = held_->begins[static_cast<std::size_t>(id)];
-      auto const count = held_->begins[static_cast<std::size_t>(id) + 1] - begin;
-      auto const* const tokens = held_->tokens.data() + begin;
-      for (std::int64_t t = 0; t < context_; ++t) {
-        *in++ = t >= count ? padding_ : tokens[t] < 0 ? ~tokens[t] : tokens[t];
-        *out++ = t + 1 < count && tokens[t + 1] < 0 ? ~tokens[t + 1] : -1;
+      auto left = context_;
+      auto const add = [&](std::int64_t conversation) {
+        auto const begin = held_->begins[static_cast<std::size_t>(conversation)];
+        auto const count = held_->begins[static_cast<std::size_t>(conversation) + 1] - begin;
+        auto const used = places(count);
+        auto const* const tokens = held_->tokens.data() + begin;
+        for (std::int64_t t = 0; t < used; ++t) {
+          *in++ = t >= count ? separator_ : tokens[t] < 0 ? ~tokens[t] : tokens[t];
+          *out++ = t + 1 < count && tokens[t + 1] < 0 ? ~tokens[t + 1] : -1;
+        }
+        left -= used;
+      };
+      if (packed()) {
+        auto const bin = static_cast<std::size_t>(id);
+        for (auto i = held_->bins.begins[bin]; i < held_->bins.begins[bin + 1]; ++i) {
+          add(held_->bins.pieces[static_cast<std::size_t>(i)]);
+        }
+      } else {
+        add(id);
       }
+      in = std::fill_n(in, left, padding_);
+      out = std::fill_n(out, left, -1);
     }
   }
 
@@ -241,10 +357,17 @@ class chat_samples {
   struct held {
     std::vector<std::int32_t> tokens;
     std::vector<std::int64_t> begins;
+    detail::filled_bins bins;
   };
+  [[nodiscard]] bool packed() const noexcept { return held_->bins.begins.size() > 1; }
+  /// How many places of a sample a conversation of so many tokens takes. Of the longest ones the last token is a target
+  /// alone.
+  [[nodiscard]] std::int64_t places(std::int64_t tokens) const noexcept {
+    return std::min(tokens + (separator_ >= 0 ? 1 : 0), context_);
+  }
   std::shared_ptr<held const> held_;
   std::int64_t context_;
-  std::int32_t padding_;
+  std::int32_t padding_, separator_;
   std::int64_t cut_, left_out_;
 };
 
@@ -303,10 +426,18 @@ void expect_marks(chat_lines const& from, Encode const& encode) {
 }  // namespace detail
 
 template <text_encoder Encode>
-chat_samples chat_lines::open(Encode const& encode) const {
+chat_samples chat_lines::open(Encode const& encode, std::vector<formats::decompressor> const& can_read) const {
   auto const refuse = [](auto const&... parts) { return config_error(text(detail::chat_lines_name, ": ", parts...)); };
   if (context < 1) throw refuse(".context = ", context, ", but at least 1 is needed");
   if (padding < 0) throw refuse(".padding = ", padding, ", but it must be a token");
+  if (packing == chat_packing::none && separator != -1) {
+    throw refuse(".separator = ", separator, " stands between conversations that are packed; leave it out, or give ",
+                 ".packing = chat_packing::best_fit");
+  }
+  if (packing == chat_packing::best_fit && (separator < -1 || context >= std::int64_t{1} << 30)) {
+    throw refuse(".separator = ", separator, " and .context = ", context,
+                 ", but the separator must be a token or -1, and packed samples have less than 2^30 tokens");
+  }
   if (format == chat_template::plain && end.empty()) {
     throw refuse("chat_template::plain needs .end, the special token after each answer (\"<|endoftext|>\")");
   }
@@ -317,7 +448,7 @@ chat_samples chat_lines::open(Encode const& encode) const {
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> begins{0};
   std::int64_t cut = 0, left_out = 0;
-  detail::document_reader reader({.files = files}, detail::chat_lines_name);
+  detail::document_reader reader({.files = files}, detail::chat_lines_name, {}, can_read);
   for (auto const& name : reader.names()) {
     if (!detail::is_json_lines(name)) throw refuse(name, " does not end in .jsonl");
   }
@@ -355,7 +486,7 @@ chat_samples chat_lines::open(Encode const& encode) const {
     throw refuse("no sample is left; ", how_many(left_out, "sample"), agreeing(left_out, " is", " are"),
                  " longer than .context = ", context);
   }
-  return {std::move(tokens), std::move(begins), context, padding, cut, left_out};
+  return {std::move(tokens), std::move(begins), context, padding, cut, left_out, packing, separator};
 }
 
 }  // namespace trireme::data

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/csv.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fb27699568fcfb9cafc53490980c1a6ec06dfdb8f9afdf99b00bcc7855207bde
+// SHA-256 of the sources: 02ce89f5bcc3cd772089d5d948cc277afef2bc5bfd7b4e18743c413cfc53d457
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -257,6 +257,10 @@ class csv_samples {
       if (each.known) continue;
       if (each.what == detail::csv_conversion::kind::standardised && each.count == 0) {
         throw refusal(text("column \"", each.as.name, "\" has no number, so that it cannot be standardised"));
+      }
+      if (each.what == detail::csv_conversion::kind::category && each.ids.empty()) {
+        throw refusal(
+            text("column \"", each.as.name, "\" has no category, because all of its fields are missing; leave it out"));
       }
       detail::expect_distinct(each.as.name, each.ids.size(), each.type);
       each.finish();

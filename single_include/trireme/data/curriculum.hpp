@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/curriculum.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 77e57c70e346d52c580b1b501c47819615011d773df2711a87a5fcd3c62e0b0c
+// SHA-256 of the sources: a8bd5f33614cd79055d077fa21573500807939c8e49dbcaaabc39cab07f0093b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,22 +58,37 @@ struct curriculum_length {
 /// the weights stay those of the last step. Within a source the order is a permutation, a new one in each pass; a
 /// source that is exhausted begins its next pass. A weight may be 0 for a while.
 ///
+/// Windows of tokens may also grow with the step:
+///
+///     data::curriculum const growing{{.batch = 64, .steps = 1000}, {{windows, 1}},
+///                                    [](std::int64_t step) { return step < 500 ? 256 : 1024; }};
+///
+/// Behind so many tokens inputs are 0 and targets -1, which losses ignore: with causal attention, steps are those of
+/// shorter windows. They take the time of whole ones; to save it, call fit() on shorter windows first.
+///
 /// The order is a function of (seed, epoch, position), the same on any number of ranks and after a resume, so weights
-/// must depend on the step alone. They are read when the curriculum is made; a run that resumes needs the same ones.
+/// and lengths must depend on the step alone. They are read when the curriculum is made; a run that resumes needs the
+/// same ones.
 ///
 /// Method   each sample is of the source that is the furthest behind the sum of its shares. This is stored for
 ///          one in 64 samples and repeated from there, so finding a sample takes less than a microsecond.
-/// Bytes    16 for each source and 64 samples, 8 for each source and step.
+/// Bytes    16 for each source and 64 samples, 8 for each source and step, 8 for each step with windows that grow.
 /// Errors   config_error for a length that is not positive, if there are no sources, if their samples differ in form,
-///          and for weights that are negative, infinite or all 0.
+///          for weights that are negative, infinite or all 0, and for lengths of windows that are not tokens or have
+///          fewer of them.
 /// @models trireme::dataset, trireme::has_sample_order, trireme::has_placed_read
 /// @see data::blend, whose weights do not change
 class curriculum {
  public:
-  curriculum(curriculum_length length, std::initializer_list<curriculum_source> sources)
-      : curriculum(length, std::vector<curriculum_source>(sources)) {}
-  curriculum(curriculum_length length, std::vector<curriculum_source> const& sources)
+  /// The tokens of a window in a step.
+  using window_of_step = std::function<std::int64_t(std::int64_t step)>;
+
+  curriculum(curriculum_length length, std::initializer_list<curriculum_source> sources,
+             window_of_step const& window = {})
+      : curriculum(length, std::vector<curriculum_source>(sources), window) {}
+  curriculum(curriculum_length length, std::vector<curriculum_source> const& sources, window_of_step const& window = {})
       : length_(checked(length)), sources_(datasets_of(sources), who) {
+    if (window) find_windows(window);
     std::vector<double> shares;
     for (std::int64_t step = 0; step < length.steps; ++step) add_shares(sources, step, shares);
     auto const count = static_cast<std::ptrdiff_t>(sources.size());
@@ -85,6 +100,10 @@ class curriculum {
   /// The share of a source in a step.
   [[nodiscard]] double share(std::size_t source, std::int64_t step) const {
     return first_->share(source, std::clamp<std::int64_t>(step, 0, length_.steps - 1));
+  }
+  /// The tokens of a window in a step; 0 if windows are whole.
+  [[nodiscard]] std::int64_t window(std::int64_t step) const {
+    return windows_ ? (*windows_)[static_cast<std::size_t>(std::clamp<std::int64_t>(step, 0, length_.steps - 1))] : 0;
   }
   /// The source of a sample, by its number.
   [[nodiscard]] std::size_t source_of(std::int64_t id) const noexcept { return sources_.source_of(id); }
@@ -206,11 +225,36 @@ class curriculum {
       auto const where = turn_of(at->epoch, (at->position + static_cast<std::int64_t>(row)) % epoch_size());
       return sources_.pass_of(where.source, where.nth);
     });
+    if (at == nullptr || !windows_) return;
+    auto const whole = input_shape().size();
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      auto const position = (at->position + static_cast<std::int64_t>(row)) % epoch_size();
+      auto const tokens = window(at->epoch == 0 ? position / length_.batch : length_.steps);
+      auto const first = static_cast<std::int64_t>(row) * whole + tokens;
+      std::fill_n(static_cast<std::int32_t*>(inputs) + first, whole - tokens, 0);
+      std::fill_n(static_cast<std::int32_t*>(targets) + first, whole - tokens, -1);
+    }
+  }
+  void find_windows(window_of_step const& window) {
+    if (input_type() != dtype::i32 || target_type() != dtype::i32 || input_shape().rank() != 1 ||
+        input_shape() != target_shape()) {
+      throw config_error(text(who, ": the samples are not windows of tokens, so they cannot be shorter"));
+    }
+    auto found = std::make_shared<std::vector<std::int64_t>>();
+    for (std::int64_t step = 0; step < length_.steps; ++step) {
+      found->push_back(window(step));
+      if (found->back() < 1 || found->back() > input_shape().size()) {
+        throw config_error(text(who, ": in step ", step, " windows have ", how_many(found->back(), "token"),
+                                ", but there are from 1 to ", input_shape().size()));
+      }
+    }
+    windows_ = std::move(found);
   }
 
   curriculum_length length_;
   detail::equal_sources sources_;
   std::shared_ptr<course const> first_, later_;
+  std::shared_ptr<std::vector<std::int64_t> const> windows_;  // of each step, if they are not whole
 };
 
 }  // namespace trireme::data

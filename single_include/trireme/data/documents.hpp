@@ -1,16 +1,18 @@
 // Trireme 0.1.0: trireme/data/documents.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e2d4549ca9f148bf2ef29b434609d6c8ccadb9eaca68d96322df3ed2ae89c45d
+// SHA-256 of the sources: 9c642538eafd158c026cb56fc552e88bc340f10c4dc40256842482164cfade68
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/data/file_list.hpp"
+#include "trireme/formats/byte_stream.hpp"
 
 // ---- trireme/data/documents.hpp
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,7 +35,8 @@ enum class document_kind {
 /// Documents in text files and in JSON lines.
 ///
 /// A file whose name ends in .jsonl holds a JSON object in each line, and the document is the string `.key` of it. All
-/// other files are text in UTF-8. Compressed files (.gz, .zst, .bz2, .xz) are refused.
+/// other files are text in UTF-8. Compressed files (.jsonl.gz, .txt.zst, ...) are read by the decompressors that a
+/// function is given; others (.gz, .zst, .bz2, .xz) are refused. Places in them are counted in decompressed bytes.
 struct document_files {
   file_list files{};
   document_kind documents = document_kind::line;  ///< of text files
@@ -62,18 +65,36 @@ struct document_block {
   std::string bytes;
 };
 
-[[nodiscard]] inline bool is_json_lines(std::string_view path) { return path.ends_with(".jsonl"); }
+inline constexpr std::string_view endings_of_compressed[] = {".gz", ".zst", ".bz2", ".xz"};
+
+/// Also of compressed JSON lines.
+[[nodiscard]] inline bool is_json_lines(std::string_view path) {
+  for (auto const ending : endings_of_compressed) {
+    if (path.ends_with(ending)) path.remove_suffix(ending.size());
+  }
+  return path.ends_with(".jsonl");
+}
+
+using decompressors = std::vector<formats::decompressor>;
+
+[[nodiscard]] inline formats::decompressor const* decompressor_of(std::string_view path, decompressors const& all) {
+  for (auto const& each : all) {
+    if (path.ends_with(each.ending)) return &each;
+  }
+  return nullptr;
+}
 
 /// The names of the files.
-/// Errors   config_error for compressed files, and those of file_list.
-[[nodiscard]] inline std::vector<std::string> names_of(document_files const& from, std::string const& who) {
-  auto names = from.files.names(who, {".txt", ".jsonl"});
+/// Errors   config_error for compressed files that none of `can_read` reads, and those of file_list.
+[[nodiscard]] inline std::vector<std::string> names_of(document_files const& from, std::string const& who,
+                                                       decompressors const& can_read = {}) {
+  auto names = from.files.names(who, {".txt", ".jsonl", ".txt.gz", ".jsonl.gz", ".txt.zst", ".jsonl.zst"});
   for (auto const& name : names) {
-    for (std::string_view const ending : {".gz", ".zst", ".bz2", ".xz"}) {
-      if (name.ends_with(ending)) {
+    for (auto const ending : endings_of_compressed) {
+      if (name.ends_with(ending) && decompressor_of(name, can_read) == nullptr) {
         throw config_error(text(who, ": ", name,
-                                " is compressed, and compressed files are not read; decompress it "
-                                "and name the file without ",
+                                " is compressed in a way that is not read here; decompress it and name the file "
+                                "without ",
                                 ending));
       }
     }
@@ -89,8 +110,14 @@ struct document_block {
 /// Errors   io_error as stable_file; format_error for a document of more than 1 GiB.
 class document_reader {
  public:
-  document_reader(document_files const& from, std::string who, document_place at = {})
-      : kind_(from.documents), who_(std::move(who)), names_(names_of(from, who_)), at_(at) {}
+  document_reader(document_files const& from, std::string who, document_place at = {}, decompressors can_read = {})
+      : kind_(from.documents),
+        who_(std::move(who)),
+        can_read_(std::move(can_read)),
+        names_(names_of(from, who_, can_read_)),
+        at_(at) {}
+  document_reader(document_reader const&) = delete;  // its stream has its address
+  document_reader& operator=(document_reader const&) = delete;
 
   [[nodiscard]] std::vector<std::string> const& names() const noexcept { return names_; }
   /// Where the next block begins.
@@ -100,8 +127,8 @@ class document_reader {
   [[nodiscard]] bool next(document_block& to) {
     while (at_.file < static_cast<std::int64_t>(names_.size())) {
       auto const& name = names_[static_cast<std::size_t>(at_.file)];
-      if (!open_) open_ = std::make_unique<stable_file>(name, who_);
-      if (at_.offset < open_->size()) {
+      if (!open_) open(name);
+      if (!ends()) {
         to.begin = at_;
         fill(name, to.bytes);
         at_.offset += static_cast<std::int64_t>(to.bytes.size());
@@ -116,34 +143,86 @@ class document_reader {
  private:
   static constexpr std::int64_t block_bytes = 1 << 20, most_bytes = 1 << 30;
 
-  void fill(std::string const& name, std::string& bytes) const {
+  void open(std::string const& name) {
+    open_ = std::make_unique<stable_file>(name, who_);
+    stream_.reset();
+    ahead_.clear();
+    auto const* const kind = decompressor_of(name, can_read_);
+    if (kind == nullptr) return;
+    stream_ = kind->open(name, [this, at = std::int64_t{0}](std::span<unsigned char> piece) mutable {
+      auto const count = std::min(static_cast<std::int64_t>(piece.size()), open_->size() - at);
+      if (count > 0) open_->read(at, piece.first(static_cast<std::size_t>(count)));
+      at += count;
+      return static_cast<std::size_t>(count);
+    });
+    for (auto left = at_.offset; left > 0;) {  // to where an earlier call ended
+      fill_ahead(std::min(left, block_bytes));
+      if (ahead_.empty()) throw io_error(name, text(who_, ": the file has less text than before"));
+      auto const some = std::min(static_cast<std::size_t>(left), ahead_.size());
+      left -= static_cast<std::int64_t>(some);
+      ahead_.erase(0, some);
+    }
+  }
+  /// Reads until so many bytes of the stream are ahead, or all that are left.
+  void fill_ahead(std::int64_t count) {
+    auto const wanted = static_cast<std::size_t>(count);
+    for (auto have = ahead_.size(); have < wanted;) {
+      ahead_.resize(wanted);
+      auto const got = stream_->read({reinterpret_cast<unsigned char*>(ahead_.data()) + have, wanted - have});
+      have += got;
+      ahead_.resize(have);
+      if (got == 0) return;
+    }
+  }
+  [[nodiscard]] bool ends() {
+    if (!stream_) return at_.offset >= open_->size();
+    fill_ahead(1);
+    return ahead_.empty();
+  }
+  /// The next bytes, `want` or all that are left. @returns whether these are the last ones.
+  bool look(std::int64_t want, std::string& bytes) {
+    if (stream_) {
+      fill_ahead(want + 1);
+      bytes.assign(ahead_, 0, static_cast<std::size_t>(want));
+      return ahead_.size() == bytes.size();
+    }
     auto const left = open_->size() - at_.offset;
+    bytes.resize(static_cast<std::size_t>(std::min(want, left)));
+    open_->read(at_.offset, {reinterpret_cast<unsigned char*>(bytes.data()), bytes.size()});
+    return want >= left;
+  }
+
+  void fill(std::string const& name, std::string& bytes) {
     bool const json = is_json_lines(name);
     bool const whole = kind_ == document_kind::file && !json;
     auto const end = std::string_view(kind_ == document_kind::paragraph && !json ? "\n\n" : "\n");
-    for (auto want = whole ? left : block_bytes;; want *= 2) {
-      auto const take = std::min(want, left);
-      if (take > most_bytes) {
+    for (auto want = block_bytes;; want *= 2) {
+      if (want > most_bytes) {
         throw format_error(name, static_cast<std::uint64_t>(at_.offset),
                            text(who_, ": a document of more than ", most_bytes, " bytes begins here; divide it"));
       }
-      bytes.resize(static_cast<std::size_t>(take));
-      open_->read(at_.offset, {reinterpret_cast<unsigned char*>(bytes.data()), bytes.size()});
-      if (take == left) return;
+      bool const last_bytes = look(want, bytes);
       // From the left, as documents are divided: of three line ends the first two end a paragraph.
-      std::size_t last = 0;
-      for (auto found = bytes.find(end); found != std::string::npos; found = bytes.find(end, last)) {
+      std::size_t last = last_bytes ? bytes.size() : 0;
+      for (auto found = last_bytes || whole ? std::string::npos : bytes.find(end); found != std::string::npos;
+           found = bytes.find(end, last)) {
         last = found + end.size();
       }
-      if (last > 0) return bytes.resize(last);
+      if (last == 0) continue;
+      bytes.resize(last);
+      if (stream_) ahead_.erase(0, last);
+      return;
     }
   }
 
   document_kind kind_;
   std::string who_;
+  decompressors can_read_;
   std::vector<std::string> names_;
   document_place at_;
   std::unique_ptr<stable_file> open_;
+  std::unique_ptr<formats::byte_stream> stream_;  // of a compressed file
+  std::string ahead_;                             // of its content, from the place on
 };
 
 /// Why a format_error was thrown, without its place.

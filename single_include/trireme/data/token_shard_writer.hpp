@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/token_shard_writer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 14f6cb0e9650ed9bed0c185cb47aba4543f3b12d383c8cc20e6dd2ec553c604f
+// SHA-256 of the sources: ff380f220bea4753c6c5d850fced0be01527887874263d1563b10912c2cb5fe6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,7 +37,7 @@ struct tokens_written {
   std::int64_t empty = 0;   ///< documents without text, of which nothing is written
   std::int64_t tokens = 0;  ///< with the separators
   std::int64_t shards = 0;
-  std::int64_t bytes = 0;     ///< of the files that were read
+  std::int64_t bytes = 0;     ///< of the files that were read; more than that within a compressed file
   std::int64_t of_bytes = 0;  ///< of all files
   bool resumed = false;       ///< an earlier call was interrupted, and this one continued its work
 };
@@ -76,9 +76,11 @@ struct token_shard_writer {
 
   /// @param make_encoder  makes a document_encoder for each thread; called by that thread.
   /// @param progress      called after each block of about a MiB.
+  /// @param can_read      for compressed files: {formats::gunzip, formats::unzstd}.
   tokens_written write(std::function<document_encoder()> const& make_encoder,
                        std::function<void(tokens_written const&)> const& progress = {},
-                       formats::file_system& files = formats::real_files()) const;
+                       formats::file_system& files = formats::real_files(),
+                       std::vector<formats::decompressor> const& can_read = {}) const;
   friend bool operator==(token_shard_writer const&, token_shard_writer const&) = default;
 };
 
@@ -330,7 +332,9 @@ class shards_in_progress {
   }
   void count() {
     written_.shards = (written_.tokens + of_.shard_tokens - 1) / of_.shard_tokens;
-    written_.bytes = complete_ ? written_.of_bytes : place_.offset;
+    auto const of = static_cast<std::size_t>(place_.file);
+    // Of a compressed file: the size of its content is not known before its end.
+    written_.bytes = complete_ ? written_.of_bytes : of < sizes_.size() ? std::min(place_.offset, sizes_[of]) : 0;
     for (std::int64_t i = 0; !complete_ && i < place_.file; ++i) {
       written_.bytes += sizes_[static_cast<std::size_t>(i)];
     }
@@ -449,7 +453,8 @@ class shards_in_progress {
 
 inline tokens_written token_shard_writer::write(std::function<document_encoder()> const& make_encoder,
                                                 std::function<void(tokens_written const&)> const& progress,
-                                                formats::file_system& files) const {
+                                                formats::file_system& files,
+                                                std::vector<formats::decompressor> const& can_read) const {
   auto const refuse = [](auto const&... parts) {
     return config_error(text(detail::shard_writer_name, ": ", parts...));
   };
@@ -464,10 +469,10 @@ inline tokens_written token_shard_writer::write(std::function<document_encoder()
     throw refuse(".shard_tokens = ", shard_tokens, ", but it must be from 1 to ", most - 1);
   }
   if (workers < 0 || workers > 1024) throw refuse(".workers = ", workers, ", but it must be from 0 to 1024");
-  detail::shards_in_progress to(*this, detail::names_of(from, detail::shard_writer_name), files);
+  detail::shards_in_progress to(*this, detail::names_of(from, detail::shard_writer_name, can_read), files);
   auto& written = to.written();
   if (!to.complete()) {
-    detail::document_reader reader(from, detail::shard_writer_name, to.place());
+    detail::document_reader reader(from, detail::shard_writer_name, to.place(), can_read);
     detail::block_encoder blocks(*this, reader, workers == 0 ? usable_cores() : workers, make_encoder);
     auto saved = std::chrono::steady_clock::now();
     while (auto const* const block = blocks.next()) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/token_shards.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6f6ad177b99a41d47f3294b76402fd4545b553408e1675a94ed4a50fd6ca95c4
+// SHA-256 of the sources: b79a5d23b994fadcc38bd3012ec5bb351435d575668bd8064398762a75a4453d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,6 +23,74 @@
 #include <utility>
 #include <vector>
 
+#ifndef TRIREME_DATA_DETAIL_BEST_FIT_INCLUDED
+#define TRIREME_DATA_DETAIL_BEST_FIT_INCLUDED
+
+// ---- trireme/data/detail/best_fit.hpp
+#include <map>
+
+namespace trireme::data::detail {
+
+/// Pieces in bins: bin b holds pieces[begins[b]], ..., pieces[begins[b + 1] - 1].
+struct filled_bins {
+  std::vector<std::int64_t> pieces;
+  std::vector<std::int64_t> begins{0};
+};
+
+/// Puts pieces into as few bins as it can: the largest piece first, each into the fullest bin that has room for it
+/// [Ding et al., "Fewer truncations improve language modeling", 2024]. The result depends on the sizes alone.
+///
+/// @param sizes  each from 1 to capacity.
+[[nodiscard]] inline filled_bins best_fit(std::span<std::int32_t const> sizes, std::int32_t capacity) {
+  auto const most = static_cast<std::size_t>(capacity);
+  std::vector<std::int64_t> order(sizes.size()), at(most + 1);  // by size, the largest first; equal ones as they come
+  for (auto const size : sizes) ++at[most - static_cast<std::size_t>(size)];
+  std::int64_t sum = 0;
+  for (auto& each : at) {
+    auto const count = each;
+    each = sum;
+    sum += count;
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    order[static_cast<std::size_t>(at[most - static_cast<std::size_t>(sizes[i])]++)] = static_cast<std::int64_t>(i);
+  }
+  std::vector<std::int64_t> bin_of(sizes.size());
+  std::map<std::int32_t, std::vector<std::int64_t>> with_room;  // bins by what is left in them
+  std::int64_t bins = 0;
+  for (auto const piece : order) {
+    auto const size = sizes[static_cast<std::size_t>(piece)];
+    auto const found = with_room.lower_bound(size);
+    auto left = capacity;
+    auto bin = bins;
+    if (found == with_room.end()) {
+      ++bins;
+    } else {
+      left = found->first;
+      bin = found->second.back();
+      found->second.pop_back();
+      if (found->second.empty()) with_room.erase(found);
+    }
+    bin_of[static_cast<std::size_t>(piece)] = bin;
+    if (left > size) with_room[left - size].push_back(bin);
+  }
+  filled_bins out;
+  out.begins.assign(static_cast<std::size_t>(bins) + 1, 0);
+  for (auto const bin : bin_of) ++out.begins[static_cast<std::size_t>(bin) + 1];
+  for (std::size_t b = 1; b < out.begins.size(); ++b) out.begins[b] += out.begins[b - 1];
+  auto next = out.begins;
+  out.pieces.resize(sizes.size());
+  for (auto const piece : order) {
+    auto const bin = static_cast<std::size_t>(bin_of[static_cast<std::size_t>(piece)]);
+    out.pieces[static_cast<std::size_t>(next[bin]++)] = piece;
+  }
+  return out;
+}
+
+}  // namespace trireme::data::detail
+
+#endif  // TRIREME_DATA_DETAIL_BEST_FIT_INCLUDED
+
+// ---- trireme/data/token_shards.hpp (goes on)
 namespace trireme::data {
 
 /// How token shards are stored.
@@ -43,9 +111,15 @@ enum class shard_kind {
 
 /// Which tokens a window of shards holds.
 enum class shard_windows {
-  packed,  ///< consecutive tokens, whatever documents they belong to
-  apart,   ///< tokens of one document only: its last window is filled up, and has no targets there
+  packed,    ///< consecutive tokens, whatever documents they belong to
+  apart,     ///< tokens of one document only: its last window is filled up, and has no targets there
+  best_fit,  ///< whole documents, as many as fit; longer ones fill windows alone, and their rests are packed too
 };
+
+[[nodiscard]] constexpr std::string_view name_of(shard_windows kind) noexcept {
+  constexpr std::string_view names[] = {"packed", "apart", "best_fit"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 class token_shard_windows;
 struct shard_split;
@@ -60,8 +134,10 @@ struct shard_split;
 ///
 /// Documents   `.separator = s` says which token ends a document: the target of each is -1, which losses ignore, as in
 ///             text_tokens; with `nn::attend{.tokens = {.separator = s}}` documents do not attend to each other. With
-///             `.documents = shard_windows::apart` no window holds tokens of two documents: their ends are those in
-///             Megatron's index, else the separators, which open() then finds by reading all tokens once.
+///             `.documents = shard_windows::apart` no window holds tokens of two documents, and with `best_fit` no
+///             document is cut that fits in a window: their ends are those in Megatron's index, else the separators,
+///             which open() then finds by reading all tokens once. Numbers of windows of best_fit say nothing about
+///             their place in the files.
 /// Errors      open() and open_held_out() throw config_error if nothing matches `.files`, if the fields contradict each
 ///             other or if there are too few tokens for one window; format_error and io_error with the file and the
 ///             byte for a file that is damaged, empty or of an unknown kind.
@@ -89,8 +165,8 @@ struct token_shards {
 [[nodiscard]] inline std::string to_string(token_shards const& from) {
   return text("trireme::data::token_shards{.files = ", to_string(from.files), ", .context = ", from.context,
               ", .kind = trireme::data::shard_kind::", name_of(from.kind), ", .vocabulary = ", from.vocabulary,
-              ", .separator = ", from.separator, ", .documents = trireme::data::shard_windows::",
-              from.documents == shard_windows::packed ? "packed" : "apart", ", .stride = ", from.stride,
+              ", .separator = ", from.separator,
+              ", .documents = trireme::data::shard_windows::", name_of(from.documents), ", .stride = ", from.stride,
               ", .first_token = ", from.first_token, ", .last_token = ", from.last_token, ", .tensor = \"", from.tensor,
               "\"}");
 }
@@ -188,7 +264,8 @@ class shard_sequence {
       if (from_.separator < 0) {
         throw config_error(text(who, ": ", each.file.path(),
                                 " does not say where documents end; give .separator, or leave out "
-                                ".documents = shard_windows::apart"));
+                                ".documents = shard_windows::",
+                                name_of(from_.documents)));
       }
       auto const last = std::min(end, begins_[i] + each.count);
       for (auto at = std::max(first, begins_[i]); at < last; at += static_cast<std::int64_t>(part.size())) {
@@ -361,7 +438,7 @@ class shard_sequence {
     // Sequences follow each other without a gap, so that the .bin file is one sequence of tokens.
     std::int64_t bytes = 0;
     std::vector<std::int64_t> begins;  // of sequences, in tokens
-    bool const keeps = from_.documents == shard_windows::apart;
+    bool const keeps = from_.documents != shard_windows::packed;
     std::vector<std::int32_t> lengths;
     std::vector<std::int64_t> pointers;
     for (std::int64_t first = 0; first < header.sequences; first += piece) {
@@ -493,9 +570,11 @@ class shard_sequence {
 /// Windows of token shards.
 ///
 /// Shapes   inputs (T) int32; targets (T) int32: the next token of each, or -1 after a separator. In packed windows to
-///          evaluate on the last target is -1 too, so that nothing outside a window is used. In windows of documents
-///          that are kept apart targets behind the document's end are -1, and inputs there are the separator, or 0.
-/// Bytes    nothing for each token; of documents kept apart 16 for each document. Copies share the open files.
+///          evaluate on the last target is -1 too, so that nothing outside a window is used. In windows of whole
+///          documents (apart, best_fit) the target of a document's last token and those behind the last document are
+///          -1, and inputs there are the separator, or 0.
+/// Bytes    nothing for each token; of whole documents 16 for each document, and with best_fit 16 more for each that
+///          does not fill windows; while it packs, 40. Copies share the open files.
 /// Threads  read() is const: any number of callers.
 /// Errors   read() throws format_error, with file and byte, for an id beyond the vocabulary (or beyond 2^31 - 1), and
 ///          io_error if a file was truncated since, or cannot be read.
@@ -510,7 +589,10 @@ class token_shard_windows {
     };
     if (from_.context < 1) throw refuse(".context = ", from_.context, ", but at least 1 is needed");
     if (from_.stride < 0) throw refuse(".stride = ", from_.stride, ", but it must be at least 1, or 0 for .context");
-    if (apart() && from_.stride != 0) throw refuse(".stride is only of packed windows; leave it out");
+    if (by_document() && from_.stride != 0) throw refuse(".stride is only of packed windows; leave it out");
+    if (from_.documents == shard_windows::best_fit && from_.context >= std::int64_t{1} << 30) {
+      throw refuse(".context = ", from_.context, ", but shard_windows::best_fit takes less than 2^30");
+    }
     tokens_ = std::make_shared<detail::shard_sequence const>(from_);
     auto const last = from_.last_token == -1 ? tokens_->size() - 1 : from_.last_token;
     if (from_.first_token < 0 || last >= tokens_->size() || last < from_.first_token) {
@@ -518,7 +600,7 @@ class token_shard_windows {
                    how_many(tokens_->size(), "token"));
     }
     count_ = last - from_.first_token + 1;
-    if (apart()) {
+    if (by_document()) {
       find_documents(last + 1);
     } else {
       auto const more = use_ == kind::training ? 1 : 0;
@@ -540,10 +622,12 @@ class token_shard_windows {
   }
   [[nodiscard]] token_shards const& description() const noexcept { return from_; }
   [[nodiscard]] std::int64_t token_count() const noexcept { return count_; }  ///< of the range
-  /// Of documents kept apart; 0 if windows are packed.
+  /// Of windows of whole documents; 0 if windows are packed.
   [[nodiscard]] std::int64_t document_count() const noexcept {
-    return apart() ? static_cast<std::int64_t>(documents_->size()) - 1 : 0;
+    return by_document() ? static_cast<std::int64_t>(documents_->size()) - 1 : 0;
   }
+  /// The places of all windows that hold no token; 0 if windows are packed.
+  [[nodiscard]] std::int64_t filler_count() const noexcept { return filler_; }
   /// Writes tokens [at, at + to.size()) of the range.
   void read_tokens(std::int64_t at, std::span<std::int32_t> to) const { tokens_->read(from_.first_token + at, to); }
 
@@ -558,7 +642,13 @@ class token_shard_windows {
     auto* out = static_cast<std::int32_t*>(targets);
     auto const context = static_cast<std::size_t>(from_.context);
     for (auto const id : ids) {
-      apart() ? read_apart(id, in, out) : read_packed(id, in, out);
+      if (!by_document()) {
+        read_packed(id, in, out);
+      } else if (id < whole_windows_) {
+        read_apart(id, in, out);
+      } else {
+        read_bin(static_cast<std::size_t>(id - whole_windows_), in, out);
+      }
       in += context;
       out += context;
     }
@@ -568,19 +658,52 @@ class token_shard_windows {
   struct document {
     std::int64_t first_token, first_window;
   };
-  [[nodiscard]] bool apart() const noexcept { return from_.documents == shard_windows::apart; }
+  /// The end of a document that does not fill a window.
+  struct rest {
+    std::int64_t first_token;
+    std::int32_t length;
+  };
+  struct packed_rests {
+    std::vector<rest> rests;  // those of one window after the other
+    std::vector<std::int64_t> begins;
+  };
+  [[nodiscard]] bool by_document() const noexcept { return from_.documents != shard_windows::packed; }
   [[nodiscard]] std::int64_t stride() const noexcept { return from_.stride == 0 ? from_.context : from_.stride; }
 
   void find_documents(std::int64_t end) {
     auto found = std::make_shared<std::vector<document>>();
     auto const begins = tokens_->documents(from_.first_token, end);
+    std::vector<rest> rests;
+    std::vector<std::int32_t> lengths;
+    bool const apart = from_.documents == shard_windows::apart;
     for (std::size_t i = 0; i < begins.size(); ++i) {
-      found->push_back({begins[i], size_});
+      found->push_back({begins[i], whole_windows_});
       auto const length = (i + 1 < begins.size() ? begins[i + 1] : end) - begins[i];
-      size_ += (length - 1 + from_.context - 1) / from_.context;  // one target fewer than tokens
+      auto const all = (length - 1 + from_.context - 1) / from_.context;  // one target fewer than tokens
+      auto const filled = std::min(all, length / from_.context);
+      whole_windows_ += apart ? all : filled;
+      if (filled == all) continue;
+      auto const left = length - filled * from_.context;
+      if (apart) {
+        filler_ += from_.context - left;
+      } else {
+        rests.push_back({begins[i] + filled * from_.context, static_cast<std::int32_t>(left)});
+        lengths.push_back(static_cast<std::int32_t>(left));
+      }
     }
-    found->push_back({end, size_});
+    found->push_back({end, whole_windows_});
     documents_ = std::move(found);
+    size_ = whole_windows_;
+    if (rests.empty()) return;
+    auto const bins = detail::best_fit(lengths, static_cast<std::int32_t>(from_.context));
+    auto packed = std::make_shared<packed_rests>();
+    packed->begins = bins.begins;
+    packed->rests.reserve(rests.size());
+    for (auto const piece : bins.pieces) packed->rests.push_back(rests[static_cast<std::size_t>(piece)]);
+    size_ += static_cast<std::int64_t>(bins.begins.size()) - 1;
+    filler_ = (size_ - whole_windows_) * from_.context;
+    for (auto const length : lengths) filler_ -= length;
+    rests_ = std::move(packed);
   }
 
   void read_packed(std::int64_t id, std::int32_t* in, std::int32_t* out) const {
@@ -615,9 +738,28 @@ class token_shard_windows {
     } else {
       out[here - 1] = -1;
     }
-    std::fill(in + here, in + context, std::max(from_.separator, 0));
-    std::fill(out + here, out + context, -1);
+    fill_up(in + here, out + here, context - here);
     hide_after_separators(in, out, here);
+  }
+  void read_bin(std::size_t bin, std::int32_t* in, std::int32_t* out) const {
+    auto left = static_cast<std::size_t>(from_.context);
+    auto const last = static_cast<std::size_t>(rests_->begins[bin + 1]);
+    for (auto i = static_cast<std::size_t>(rests_->begins[bin]); i < last; ++i) {
+      auto const& each = rests_->rests[i];
+      auto const length = static_cast<std::size_t>(each.length);
+      tokens_->read(each.first_token, {in, length});
+      std::copy(in + 1, in + length, out);
+      out[length - 1] = -1;
+      hide_after_separators(in, out, length);
+      in += length;
+      out += length;
+      left -= length;
+    }
+    fill_up(in, out, left);
+  }
+  void fill_up(std::int32_t* in, std::int32_t* out, std::size_t count) const {
+    std::fill_n(in, count, std::max(from_.separator, 0));
+    std::fill_n(out, count, -1);
   }
   void hide_after_separators(std::int32_t const* in, std::int32_t* out, std::size_t count) const {
     if (from_.separator < 0) return;
@@ -630,7 +772,10 @@ class token_shard_windows {
   kind use_;
   std::shared_ptr<detail::shard_sequence const> tokens_;
   std::shared_ptr<std::vector<document> const> documents_;  // and one past the last
+  std::shared_ptr<packed_rests const> rests_;               // in the windows from whole_windows_ on
   std::int64_t count_ = 0;
+  std::int64_t whole_windows_ = 0;  // of one document alone
+  std::int64_t filler_ = 0;
   std::int64_t size_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/gguf.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 90bcd20f814e9b33aefe8eca94e1154709b1110de7393a22dff2a9666c64a16e
+// SHA-256 of the sources: d2e7c5f5ab319b22c2a6b5e59eed661a9c25521d278cea77a839fc20f46465a5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,6 +25,7 @@ namespace trireme::formats::gguf {
 /// format's.
 enum class kind : std::uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8, bf16 = 30 };
 
+/// All of them, the most exact first.
 inline constexpr std::array kinds{kind::f32,  kind::f16,  kind::bf16, kind::q8_0,
                                   kind::q5_1, kind::q5_0, kind::q4_1, kind::q4_0};
 
@@ -98,6 +99,7 @@ struct header {
   std::uint64_t data_offset = 0;  ///< the position of the data in the file
 };
 
+/// A longer header, more tensors or a higher rank is refused.
 inline constexpr std::uint64_t most_header_bytes = std::uint64_t{1} << 28;
 inline constexpr std::uint64_t most_tensors = 1'000'000;
 inline constexpr int most_rank = 4;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/npy.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f991a975049960917c1c6ad3fb3e63b9e75c6d630174107f37ec4108c2293931
+// SHA-256 of the sources: fd81faee59e8d087fea4d1c889622acc1fcb88bbec920a7e0d75ac150bae9322
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -40,6 +40,7 @@ struct header {
   std::uint64_t data_at = 0;  ///< of the first number, in bytes from the beginning of the file
 };
 
+/// A longer header is refused.
 inline constexpr std::uint64_t most_header_bytes = 1 << 20;
 
 namespace detail {

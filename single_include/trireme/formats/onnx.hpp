@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 75753eef7d14f61da420da1985662b963a9189bfdec721b33a3c778b246d856b
+// SHA-256 of the sources: bca08ef0d300ddfd47cd78fa0207e6ad3d2d875910580d32832da64b4b5227e2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,6 +22,7 @@ namespace trireme::formats::onnx {
 /// The type of a value's elements. The values are the format's.
 enum class element : std::int32_t { f32 = 1, i32 = 6, i64 = 7, boolean = 9 };
 
+/// What a node's attribute may be, and the named attributes of one.
 using attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>>;
 using attributes = std::vector<std::pair<std::string, attribute>>;
 

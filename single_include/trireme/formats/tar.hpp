@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tar.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6a0c2e878882c8a17bb66c29e3db38278831afce1f7d07f25e68a9deb647218a
+// SHA-256 of the sources: 5241461a0a1e9359394e302a4c00acb30104b42f09b7e2e2036eea05d0b6a716
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34,6 +34,7 @@ struct member {
   friend bool operator==(member const&, member const&) = default;
 };
 
+/// Headers and contents are padded to blocks of this size.
 inline constexpr std::uint64_t block_bytes = 512;
 inline constexpr std::uint64_t most_extra_bytes = 1 << 20;  ///< of a long name, or of the records of a pax header
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/zip.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 618dd4895d4933e8adda2ea18f9fd720a372150cd5b0b504115f3ba5ed87cab0
+// SHA-256 of the sources: dd514914dd04f5b503d9b2ca84b12bb9d4062e6c562439abaae6f5e9cd6e3348
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -49,6 +49,7 @@ struct archive {
 using decompressor =
     std::function<std::string(std::function<std::span<std::byte const>()> const& next, std::span<std::byte> to)>;
 
+/// A longer list of members is refused.
 inline constexpr std::uint64_t most_directory_bytes = 1 << 26;
 
 namespace detail {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel_steps.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a91a4eef1eb40161e2db4c250ec360319eaab1666d45ed21b50e9aa7c0d689ed
+// SHA-256 of the sources: b512cc4be00a0e8e1a540c953c3e346cff174a55c720f12638e2e7554406ea5b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -340,6 +341,23 @@ class data_parallel_steps {
   static std::vector<detail::named_tensor> buffers_of(detail::any_module const& module,
                                                       data_parallel_options const& options) {
     return detail::listed<space>(module.named_buffers(), "buffer", layouts, options.left_alone);
+  }
+  // Collective. Options decide which messages a step has, so ranks compare them before any other.
+  // (.gradients_in_buckets concerns only the memory of one rank.)
+  static data_parallel_options const& agreed(data_parallel_options const& options, Comm& world) {
+    auto const flag = [](bool set) { return std::string(set ? "true" : "false"); };
+    constexpr std::string_view buffers[] = {"first_rank", "mean", "own"};
+    parallel::rank_value const items[] = {
+        {".unused_parameters", flag(options.unused_parameters)},
+        {".static_graph", flag(options.static_graph)},
+        {".buffers", text("interop::step_buffers::", buffers[static_cast<std::size_t>(options.buffers)])},
+        {".loss_scale", options.loss_scale ? to_string(*options.loss_scale) : "not set"},
+        {".check_every", text(options.check_every)},
+        {".backwards", text("interop::step_backwards::", options.backwards == step_backwards::any ? "any" : "one")},
+        {".left_alone", text('"', options.left_alone, '"')}};
+    parallel::expect_same_on_all_ranks(world, "trireme::interop::data_parallel", world.rank(), items,
+                                       "give the same options on every rank");
+    return options;
   }
   static std::vector<detail::named_tensor> expected_buffers(detail::any_module const& module,
                                                             data_parallel_options const& options, Comm& world) {
@@ -823,7 +841,7 @@ data_parallel_steps<Element, Comm, Exchange>::data_parallel_steps(detail::any_mo
                                                                   maker const& exchange)
     : module_(module),
       world_(world.duplicate()),
-      options_(options),
+      options_(agreed(options, world_)),
       buffers_(expected_buffers(module_, options_, world_)),
       trained_(equal_at_the_start(module_, options_, world_)),
       exchange_(exchange.make(exchange.policies, as_foreign(trained_, nothing_), world_)),

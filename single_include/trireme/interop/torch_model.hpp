@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a8b210dd4433115b2505f6d44660c95991bfd7296ac89c6252c7650069d9d06b
+// SHA-256 of the sources: b5e920b91fdf85d2fa0a63abe38d3193beca6433f08d2756f98efddc6aafb756
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -396,11 +396,15 @@ class shared_tensors {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
     }
-    packed_.resize(bytes());
+    auto const values = bytes();
+    packed_.resize(values + all_.size());  // and their types: equal bytes of another type would be other numbers
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      packed_[values + i] = static_cast<std::byte>(all_[i].tensor.scalar_type());
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
     });
     world.broadcast(tensor_view<std::byte>(packed_), root);
+    for (std::size_t i = 0; i < all_.size(); ++i) expect_type(all_[i], packed_[values + i], root);
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte const* part) {
       std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
     });
@@ -440,6 +444,13 @@ class shared_tensors {
     std::size_t sum = 0;
     for (auto const& each : all_) sum += each.tensor.nbytes();
     return sum;
+  }
+  static void expect_type(named_tensor const& each, std::byte of_root, int root) {
+    if (static_cast<std::byte>(each.tensor.scalar_type()) == of_root) return;
+    throw config_error(text("trireme::interop: buffer \"", each.name, "\" has become one of ",
+                            c10::toString(each.tensor.scalar_type()), " on this rank, and is one of ",
+                            c10::toString(static_cast<at::ScalarType>(of_root)), " on rank ", root,
+                            "; convert a module on all ranks, or on none"));
   }
   // A buffer may get other memory, as by set_data().
   void expect_dense() const {

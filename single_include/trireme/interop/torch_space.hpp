@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_space.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: daa4a745288010e67ddc88bce213203ab1bf89ec7e5a70fefbac99ae396b87bd
+// SHA-256 of the sources: d5a180f2c8db2c3a2a2fd49d886515c67236c4263b172cd97ef8355015a9aaac
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -395,11 +395,15 @@ class shared_tensors {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
     }
-    packed_.resize(bytes());
+    auto const values = bytes();
+    packed_.resize(values + all_.size());  // and their types: equal bytes of another type would be other numbers
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      packed_[values + i] = static_cast<std::byte>(all_[i].tensor.scalar_type());
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
     });
     world.broadcast(tensor_view<std::byte>(packed_), root);
+    for (std::size_t i = 0; i < all_.size(); ++i) expect_type(all_[i], packed_[values + i], root);
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte const* part) {
       std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
     });
@@ -439,6 +443,13 @@ class shared_tensors {
     std::size_t sum = 0;
     for (auto const& each : all_) sum += each.tensor.nbytes();
     return sum;
+  }
+  static void expect_type(named_tensor const& each, std::byte of_root, int root) {
+    if (static_cast<std::byte>(each.tensor.scalar_type()) == of_root) return;
+    throw config_error(text("trireme::interop: buffer \"", each.name, "\" has become one of ",
+                            c10::toString(each.tensor.scalar_type()), " on this rank, and is one of ",
+                            c10::toString(static_cast<at::ScalarType>(of_root)), " on rank ", root,
+                            "; convert a module on all ranks, or on none"));
   }
   // A buffer may get other memory, as by set_data().
   void expect_dense() const {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 366abeda5cc0530cdeef360569ed055da5cd6180bb65ff46b11621657d43918c
+// SHA-256 of the sources: 94b4efec511b6e4a158f430f63c66a03eb5d49a2c09bd09ee7236bc904445651
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,6 +15,7 @@
 
 namespace trireme::nn {
 
+/// As it stands in a description's source.
 [[nodiscard]] inline std::string field_text(batch_norm const& it) {
   return text("{", it.epsilon, ", ", it.momentum, "}");
 }
@@ -110,6 +111,7 @@ struct convnet_of {
   }
 };
 
+/// A ResNet whose statistics of a batch are those of each rank, or (synchronised) of all ranks.
 using convnet = convnet_of<false>;
 using synchronised_convnet = convnet_of<true>;
 

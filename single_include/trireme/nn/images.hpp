@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ce571d9c51fe58f1c8fc954e079aa78d0fa06d40d238b628a86d5c43608c044b
+// SHA-256 of the sources: 064539dae1e734ef067f2137b365f811529d774d3185413314ea9905383fc39f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -153,12 +153,13 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
-    auto& weights = packed(pass);
+    auto& weights = packed(pass, product_operand::product::input_gradient);
     bool const direct = at_.one_pixel();
     if (!to.accumulate && !direct) kernels::fill(to.into, 0.0);
     for_each_part(pass, to.into, [&](std::int64_t first, view part, view seen) {
       auto const d =
-          pass.operand(weight_.info.name, product_operand::role::gradient, as_places(dy.rows(first, part.extent(0))));
+          pass.operand(weight_.info.name, product_operand::role::gradient, as_places(dy.rows(first, part.extent(0))),
+                       product_operand::product::input_gradient);
       kernels::linear_backward_input(seen, d, weights, {ops::activation::none, view{}, direct && to.accumulate});
       if (!direct) images::patches_backward(part, seen, at_);
     });
@@ -169,8 +170,12 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
       if (!at_.one_pixel()) images::patches(seen, part, at_);
       auto const d = as_places(dy.rows(first, part.extent(0)));
       kernels::linear_backward_weight(
-          dw, bias_.gradient, pass.operand(weight_.info.name, product_operand::role::input, seen),
-          pass.operand(weight_.info.name, product_operand::role::gradient, d), ops::orientation::in_out);
+          dw, bias_.gradient,
+          pass.operand(weight_.info.name, product_operand::role::input, seen,
+                       product_operand::product::weight_gradient),
+          pass.operand(weight_.info.name, product_operand::role::gradient, d,
+                       product_operand::product::weight_gradient),
+          ops::orientation::in_out);
     });
   }
 
@@ -183,8 +188,9 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
     weight_.info = {at.name + ".weight", {what_.kernel, what_.kernel, channels, what_.outputs}, start, true};
     bias_.info = {at.name + ".bias", {what_.outputs}, start, false};
   }
-  auto& packed(pass<Env>& pass) {
-    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({at_.numbers(), what_.outputs}));
+  auto& packed(pass<Env>& pass, product_operand::product of = product_operand::product::forward) {
+    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({at_.numbers(), what_.outputs}),
+                          of);
   }
   [[nodiscard]] view as_places(view y) const { return y.reshaped({y.size() / what_.outputs, what_.outputs}); }
 

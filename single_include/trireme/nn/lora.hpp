@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/lora.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 02ac5a07f131dde759afd104a8f755a729d4653085a2e3e76ecc1075b519991d
+// SHA-256 of the sources: 641768240b5bf634517b1508fbb63b347795515bb73484087fa5b6e73c80cc99
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -182,6 +182,7 @@ template <class Model>
   return text("nn::lora(", describe(m.model), ", {.rank = ", m.changes.rank, ", .alpha = ", m.changes.alpha,
               ", .layers = \"", m.changes.layers, "\"})");
 }
+/// That of the model below, into which the changes are merged when it is saved.
 template <class Model>
 [[nodiscard]] formats::json::value config_of(lora_of<Model> const& m) {
   return config_of(m.model);

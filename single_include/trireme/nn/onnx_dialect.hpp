@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/onnx_dialect.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a569c4546c1f3642ca60968af2a8552b8052cf99160cfce328d4ba6ef42bcaa4
+// SHA-256 of the sources: 9f2f2d54b06e07c9697d6aa59f05117f6d64a3c660f4d60330926b4064a2a786
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,6 +20,7 @@ enum class onnx_dialect {
   ort,       ///< opset 21 and onnxruntime's own: GroupQueryAttention, SkipSimplifiedLayerNormalization
 };
 
+/// Their names, in the same order.
 inline constexpr std::array onnx_dialects{std::string_view("portable"), std::string_view("native"),
                                           std::string_view("ort")};
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 995d53fbafc06fff9a7d12bfc57e808d1515e51209e8c839f808191a4a1d199c
+// SHA-256 of the sources: 492922f9457e60fa0f2386652fc6248bdbbe4c605ef6be25f3efa9e51e7f7fd5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -40,6 +40,7 @@ void read_config(formats::json::value const& config, llama& to);
 [[nodiscard]] std::string model_type_in(std::string const& directory,
                                         formats::file_system& files = formats::real_files());
 
+/// A longer config.json is refused.
 inline constexpr std::uint64_t most_config_bytes = 1'000'000;
 
 /// How a model generates, in Hugging Face's files; not every model has it.

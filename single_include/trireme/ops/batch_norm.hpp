@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5a7549a3e2a3ca88cbad244574309563a631e7ca6abc4ad042f625d3cf1cdb02
+// SHA-256 of the sources: efd798f8d6bf1a65355ea7e332832adaa83e56a0d79a84b509b70f898414c03a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -161,44 +161,51 @@ struct batch_norm_on<host> : detail::batch_norm_checks {
   }
 };
 
-template <>
-struct batch_norm_on<phantom> : detail::batch_norm_checks {
+template <class Space>
+requires without_elements<Space>
+struct batch_norm_on<Space> : detail::batch_norm_checks {
   template <class T>
-  using view = tensor_view<T, phantom>;
+  using view = tensor_view<T, Space>;
   template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
   template <class T>
-  using sums = std::type_identity_t<tensor_view<accumulate_t<std::remove_const_t<T>>, phantom>>;
+  using sums = std::type_identity_t<tensor_view<accumulate_t<std::remove_const_t<T>>, Space>>;
   template <class T>
-  using numbers = std::type_identity_t<tensor_view<accumulate_t<std::remove_const_t<T>> const, phantom>>;
+  using numbers = std::type_identity_t<tensor_view<accumulate_t<std::remove_const_t<T>> const, Space>>;
 
   template <class T>
   static void column_sums(sums<T> sum, view<T> x) {
+    note_kernel<Space>("column_sums", sum, x);
     check("column_sums", x, sum);
   }
   template <class T>
   static void column_squares(sums<T> sum, view<T> x, numbers<T> mean) {
+    note_kernel<Space>("column_squares", sum, x, mean);
     check("column_squares", x, sum, mean);
   }
   template <class T>
   static void column_gradients(sums<T> of_dy, sums<T> of_both, view<T> dy, input<std::remove_const_t<T>> x,
                                numbers<T> mean, numbers<T> rstd) {
+    note_kernel<Space>("column_gradients", of_dy, of_both, dy, x, mean, rstd);
     check("column_gradients", dy, of_dy, of_both, mean, rstd);
     check("column_gradients", x, mean);
   }
   template <class A>
   static void inverse_deviation(view<A> rstd, input<A> variance, double) {
+    note_kernel<Space>("inverse_deviation", rstd, variance);
     expects(assertion_level::light, rstd.size() == variance.size(),
             [] { return std::string("trireme::ops::inverse_deviation: sizes differ"); });
   }
   template <class T>
   static void normalise(view<T> y, input<T> x, numbers<T> mean, numbers<T> rstd, input<T> gain, input<T> bias) {
+    note_kernel<Space>("normalise", y, x, mean, rstd, gain, bias);
     check("normalise", y, mean, rstd, gain, bias);
     check("normalise", x, mean);
   }
   template <class T>
   static void normalise_backward(view<T> dx, input<T> dy, input<T> x, numbers<T> mean, numbers<T> rstd, input<T> gain,
                                  numbers<T> of_dy, numbers<T> of_both, std::int64_t, bool) {
+    note_kernel<Space>("normalise_backward", dx, dy, x, mean, rstd, gain, of_dy, of_both);
     check("normalise_backward", dx, mean, rstd, gain, of_dy, of_both);
     check("normalise_backward", dy, mean);
     check("normalise_backward", x, mean);

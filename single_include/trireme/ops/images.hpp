@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8f499eb680acc843985dae3e65bfb017bcfdc440475e33785cc5643e552d1ccd
+// SHA-256 of the sources: 694ff80b27f1933e413cb12693a2a7111c9c468bb1dd357ad1f4a2687e1084e8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -258,44 +258,53 @@ struct images_on<host> : detail::image_checks {
   }
 };
 
-template <>
-struct images_on<phantom> : detail::image_checks {
+template <class Space>
+requires without_elements<Space>
+struct images_on<Space> : detail::image_checks {
   template <class T>
-  using view = tensor_view<T, phantom>;
+  using view = tensor_view<T, Space>;
   template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
 
   template <class T>
   static void patches(view<T> y, input<T> x, window const& at, std::int64_t gap = 0) {
+    note_kernel<Space>("patches", y, x);
     images("patches", x, y, (gap + at.count()) * at.numbers(), at);
   }
   template <class T>
   static void patches_backward(view<T> dx, input<T> dy, window const& at, std::int64_t gap = 0) {
+    note_kernel<Space>("patches_backward", dx, dy);
     images("patches_backward", dx, dy, (gap + at.count()) * at.numbers(), at);
   }
   template <class T>
   static void add_positions(view<T> y, input<T> x, input<T> table, input<T> token, std::int64_t) {
+    note_kernel<Space>("add_positions", y, x, table, token);
     positions("add_positions", y, x, table, token);
   }
   template <class T, class G>
   static void add_positions_backward(view<T> dx, input<T> dy, view<G> dtable, std::type_identity_t<view<G>> dtoken,
                                      std::int64_t, bool) {
+    note_kernel<Space>("add_positions_backward", dx, dy, dtable, dtoken);
     positions("add_positions_backward", dx, dy, dtable, dtoken);
   }
   template <class T>
   static void max_pool(view<T> y, input<T> x, window const& at) {
+    note_kernel<Space>("max_pool", y, x);
     images("max_pool", x, y, at.count() * at.channels, at);
   }
   template <class T>
-  static void max_pool_backward(view<T> dx, input<T> dy, input<T>, window const& at) {
+  static void max_pool_backward(view<T> dx, input<T> dy, input<T> x, window const& at) {
+    note_kernel<Space>("max_pool_backward", dx, dy, x);
     images("max_pool_backward", dx, dy, at.count() * at.channels, at);
   }
   template <class T>
   static void average_pool(view<T> y, input<T> x, window const& at) {
+    note_kernel<Space>("average_pool", y, x);
     images("average_pool", x, y, at.count() * at.channels, at);
   }
   template <class T>
   static void average_pool_backward(view<T> dx, input<T> dy, window const& at) {
+    note_kernel<Space>("average_pool_backward", dx, dy);
     images("average_pool_backward", dx, dy, at.count() * at.channels, at);
   }
 };

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/latent_heads.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 93d41bfd70a98acb1646eb836259694a134aaab90833431516e36a14b83a3d37
+// SHA-256 of the sources: c8f6d55b5d93d8038dc6b2e34564b44328f0cd162af79c9ec11b4161c93b2119
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -154,23 +154,26 @@ struct latent_heads_on<host> : detail::latent_checks {
   }
 };
 
-template <>
-struct latent_heads_on<phantom> : detail::latent_checks {
+template <class Space>
+requires without_elements<Space>
+struct latent_heads_on<Space> : detail::latent_checks {
   template <class T>
-  using view = tensor_view<T, phantom>;
+  using view = tensor_view<T, Space>;
   template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  using input = std::type_identity_t<tensor_view<T const, Space>>;
   template <class T>
-  using angles = std::type_identity_t<tensor_view<accumulate_t<T> const, phantom>>;
+  using angles = std::type_identity_t<tensor_view<accumulate_t<T> const, Space>>;
 
   template <class T>
   static void arrange(view<T> qkv, input<T> queries, input<T> pairs, input<T> key, angles<T> table,
                       latent_layout const& how) {
+    note_kernel<Space>("arrange", qkv, queries, pairs, key, table);
     check("latent_heads", how, qkv, queries, pairs, key, table);
   }
   template <class T>
   static void arrange_backward(view<T> dqueries, view<T> dpairs, view<T> dkey, input<T> dqkv, angles<T> table,
                                latent_layout const& how) {
+    note_kernel<Space>("arrange_backward", dqueries, dpairs, dkey, dqkv, table);
     check("latent_heads_backward", how, dqkv, dqueries, dpairs, dkey, table);
   }
 };
