@@ -9,6 +9,7 @@
 #include "../catch.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/data/augment.hpp"
+#include "trireme/data/combined.hpp"
 #include "trireme/data/in_memory.hpp"
 
 using namespace trireme;
@@ -20,7 +21,7 @@ TEST_CASE("labels become probabilities, which mixup and cutmix mix in the propor
     labels.span()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
     for (std::int64_t j = 0; j < 36; ++j) pictures.span()[static_cast<std::size_t>(36 * i + j)] = static_cast<float>(i);
   }
-  data::in_memory<float, std::int32_t> const source(std::move(pictures), std::move(labels));
+  data::shared_dataset const source(data::in_memory<float, std::int32_t>(std::move(pictures), std::move(labels)));
   auto const sharp = data::one_hot(source, 5);
   std::vector<float> in(72), out(10);
   sharp.read(std::vector<std::int64_t>{2, 0}, in.data(), out.data());

@@ -10,14 +10,15 @@
 #include "../catch.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/comm/self.hpp"
+#include "trireme/data/combined.hpp"
 #include "trireme/data/in_memory.hpp"
 #include "trireme/data/one_hot.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/optim/sgd.hpp"
 #include "trireme/testing/gradient_check.hpp"
+#include "trireme/train/make_trainer.hpp"
 #include "trireme/train/metrics.hpp"
-#include "trireme/train/trainer.hpp"
 
 using namespace trireme;
 
@@ -38,7 +39,8 @@ std::string to_string(classifier const&) { return "classifier{}"; }
 
 TEST_CASE("soft_cross_entropy has PyTorch's values", "[nn][losses]") {
   // torch.nn.functional.cross_entropy(x, t, reduction="none") with probabilities, and the gradient of its sum
-  std::vector<double> x{0.5, -2, 1.25}, const t{0.7, 0.1, 0.2};
+  std::vector<double> x{0.5, -2, 1.25};
+  std::vector<double> const t{0.7, 0.1, 0.2};
   auto const softmax = [&](std::size_t i) {
     double sum = 0;
     for (auto const each : {0.5, -2.0, 1.25}) sum += std::exp(each);
@@ -80,8 +82,8 @@ TEST_CASE("probabilities of 1 and 0 train as labels do", "[nn][losses]") {
   std::vector<std::int32_t> y(12);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * i % 17) / 8.0F - 1;
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = static_cast<std::int32_t>(i % 3);
-  data::in_memory<float, std::int32_t> const labels(tensor_view<float const>(x.data(), {12, 4}),
-                                                    tensor_view<std::int32_t const>(y.data(), {12}));
+  data::shared_dataset const labels(data::in_memory<float, std::int32_t>(
+      tensor_view<float const>(x.data(), {12, 4}), tensor_view<std::int32_t const>(y.data(), {12})));
   auto const soft = data::one_hot(labels, 3);
   comm::self_world self;
   auto const model = nn::soft_labels(nn::mlp_with<nn::loss::cross_entropy>{.inputs = 4, .hidden = {6}, .outputs = 3});
