@@ -19,6 +19,7 @@
 #include "../support/sentence.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/formats/zip.hpp"
 
 using namespace trireme;
 using data::tar_samples;
@@ -144,6 +145,31 @@ TEST_CASE("archives of tarfile have the files that it finds in them", "[data][ta
     }
   }
   CHECK(archives == 4);
+}
+
+TEST_CASE("archives have the samples that WebDataset finds in them", "[data][tar]") {
+  scratch const here;
+  if (!python_ran("write_webdataset.py", here.path())) return;
+  for (auto const* const name : {"written.tar", "names.tar"}) {
+    CAPTURE(name);
+    auto const samples = tar_samples{.files = here / name}.open();
+    std::ostringstream found;
+    for (std::int64_t id = 0; id < samples.size(); ++id) {
+      auto const sample = samples[id];
+      auto endings = sample.endings();
+      std::sort(endings.begin(), endings.end());
+      found << sample.key();
+      for (auto const& ending : endings) {
+        auto sum = formats::zip::crc32(0, sample.bytes(ending));
+        std::string digits;
+        for (; digits.size() < 8; sum >>= 4) digits.insert(digits.begin(), "0123456789abcdef"[sum & 15]);
+        found << ' ' << ending << '=' << digits;
+      }
+      found << '\n';
+    }
+    std::ifstream expected(here / (std::string(name) + ".txt"), std::ios::binary);
+    CHECK(found.str() == std::string((std::istreambuf_iterator<char>(expected)), std::istreambuf_iterator<char>()));
+  }
 }
 
 TEST_CASE("sizes beyond octal digits, old headers and sums of signed bytes are read", "[data][tar]") {

@@ -3,6 +3,7 @@
 
 import array
 import glob
+import gzip
 import json
 import os
 import random
@@ -92,6 +93,17 @@ for kind in ("gpt2", "llama3", "qwen2", "smollm2", "llama2", "mistral", "bert", 
     expect(done.returncode == 0, "%s: %s" % (kind, done.stderr))
     found = tokens_in(path(kind))
     expect(found == expected, "%s: %d tokens, the package has %d" % (kind, len(found), len(expected)))
+
+# What gzip compressed has the tokens of its content.
+with open(path("b.jsonl"), "rb") as file, gzip.open(path("b.jsonl.gz"), "wb") as packed:
+    packed.write(file.read())
+for out, name in (("plain", "b.jsonl"), ("packed", "b.jsonl.gz")):
+    done = subprocess.run(command("gpt2", out, "--separator", "none", "--key", "body", path(name)), capture_output=True,
+                          text=True, check=False)
+    without_zlib = "compressed in a way that is not read here" in done.stderr
+    expect(done.returncode == 0 or without_zlib, done.stderr)
+if not without_zlib:
+    expect(tokens_in(path("plain")) == tokens_in(path("packed")), "compressed lines have other tokens")
 
 # A run that is killed goes on, and its files are those of one that was not.
 with open(path("long.txt"), "w", encoding="utf-8", newline="") as file:

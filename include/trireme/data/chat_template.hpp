@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"

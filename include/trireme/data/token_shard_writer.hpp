@@ -313,6 +313,7 @@ class shards_in_progress {
       save(true);
     }
     count();
+    written_.bytes = written_.of_bytes;
     parent_.rename(name_ + ".partial", name_);
     parent_.synchronise();
   }

@@ -165,7 +165,7 @@ struct emits_soft_labels {
   template <class Unit>
   void operator()(Unit const& unit) const {
     if constexpr (changes<Unit>) {
-      put(block{std::string(unit.name()), unit.width(), with_soft_labels(unit.layers())});
+      put(block{unit.name(), unit.width(), with_soft_labels(unit.layers())});
     } else {
       put(unit);
     }
