@@ -1,2 +1,3 @@
-// What a server of a language model reads and writes.
+// What servers read and write.
+#include "trireme/serve/kserve.ipp"
 #include "trireme/serve/openai.ipp"

@@ -23,6 +23,7 @@
 #include "page.hpp"
 
 #include "trireme/core/text.hpp"
+#include "trireme/version.hpp"
 
 using namespace trireme;
 namespace openai = serve::openai;
@@ -184,9 +185,11 @@ std::string random_name(std::string_view prefix) {
   return out;
 }
 
-void refuse(httplib::Response& to, openai::refusal const& problem) {
+enum class form { openai, kserve };
+
+void refuse(httplib::Response& to, openai::refusal const& problem, form how = form::openai) {
   to.status = problem.status;
-  to.set_content(openai::body_of(problem), json_type);
+  to.set_content(how == form::kserve ? serve::kserve::body_of(problem) : openai::body_of(problem), json_type);
   if (problem.status == 429 || problem.status == 503) to.set_header("Retry-After", "1");
   if (problem.status == 401) to.set_header("WWW-Authenticate", "Bearer");
 }
@@ -197,72 +200,148 @@ std::string without_name(std::string_view sentence) {
   return std::string(sentence);
 }
 
+std::unique_ptr<httplib::Server> make_server(http_options const& options) {
+  if (options.certificate.empty()) return std::make_unique<httplib::Server>();
+#ifdef CPPHTTPLIB_OPENSSL_SUPPORT
+  auto out = std::make_unique<httplib::SSLServer>(options.certificate.c_str(), options.private_key.c_str());
+  if (out->is_valid()) return out;
+  throw config_error(text("--tls-cert ", options.certificate, " and --tls-key ", options.private_key,
+                          " are not a certificate and its private key, both in PEM files"));
+#else
+  throw config_error("this program was built without OpenSSL, so it has no TLS; install libssl-dev and build again");
+#endif
+}
+
 }  // namespace
 
 struct http_server::state {
-  state(serve::engine& engine, vocabulary const& tokens, http_options with)
-      : computes(engine), words(tokens), options(std::move(with)) {
+  state(served what, vocabulary const& tokens, http_options with)
+      : model(what), words(tokens), options(std::move(with)) {
     auto const threads = static_cast<std::size_t>(options.most_streams) + 16;  // some that say no
-    server.new_task_queue = [threads] { return new connections(threads); };    // NOLINT: the library deletes it
-    server.set_socket_options([](auto socket) {  // the library's own let two servers share a port
+    server->new_task_queue = [threads] { return new connections(threads); };   // NOLINT: the library deletes it
+    server->set_socket_options([](auto socket) {  // the library's own let two servers share a port
       int const yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     });
-    server.set_keep_alive_max_count(1);
-    server.set_keep_alive_timeout(5);
-    server.set_read_timeout(10);
-    server.set_write_timeout(10);
-    server.set_pre_routing_handler([this](auto const& asked, auto& to) { return before(asked, to); });
-    server.set_exception_handler([](auto const&, auto& to, std::exception_ptr) {
+    server->set_keep_alive_max_count(1);
+    server->set_keep_alive_timeout(5);
+    server->set_read_timeout(10);
+    server->set_write_timeout(10);
+    server->set_pre_routing_handler([this](auto const& asked, auto& to) { return before(asked, to); });
+    server->set_exception_handler([](auto const&, auto& to, std::exception_ptr) {
       refuse(to, openai::refusal("the server could not answer this request", {}, 500));
     });
-    server.set_error_handler(httplib::Server::Handler([](httplib::Request const&, httplib::Response& to) {
+    server->set_error_handler(httplib::Server::Handler([](httplib::Request const&, httplib::Response& to) {
       if (to.body.empty())
         refuse(to, openai::refusal("this is not a request of HTTP that the server knows", {}, to.status));
     }));
-    server.Get("/", [](auto const&, auto& to) { to.set_content(page, "text/html; charset=utf-8"); });
-    server.Get("/health", [this](auto const&, auto& to) {
+    server->Get("/", [](auto const&, auto& to) { to.set_content(page, "text/html; charset=utf-8"); });
+    server->Get("/health", [this](auto const&, auto& to) {
       if (draining) return refuse(to, openai::refusal("the server is about to stop", {}, 503));
       to.set_content("{\"status\":\"ok\"}", json_type);
     });
-    server.Get("/metrics", [this](auto const&, auto& to) {
-      to.set_content(openai::metrics(computes.now()), "text/plain; version=0.0.4");
+    server->Get("/metrics", [this](auto const&, auto& to) {
+      auto const now = model.engine != nullptr ? model.engine->now() : model.encoder->now();
+      to.set_content(openai::metrics(now), "text/plain; version=0.0.4");
     });
-    server.Get("/v1/models", [this](auto const&, auto& to) {
-      to.set_content(openai::models(options.limits.model, started, computes.options().context), json_type);
+    server->Get("/v1/models", [this](auto const&, auto& to) {
+      to.set_content(openai::models(options.limits.model, started, options.context), json_type);
     });
+    if (model.engine != nullptr)
+      complete();
+    else
+      encode();
+  }
+
+  // The addresses of a language model.
+  void complete() {
     for (auto const& [path, endpoint] : {std::pair{"/v1/completions", openai::endpoint::completions},
                                          std::pair{"/v1/chat/completions", openai::endpoint::chat}}) {
-      server.Post(path, [this, which = endpoint](auto const& asked, auto& to, auto const& read) {
-        try {
-          post(which, asked, to, read);
-        } catch (openai::refusal const& problem) {
-          refuse(to, problem);
-        } catch (serve::overloaded_error const&) {
-          refuse(to, openai::refusal("too many requests wait already; try again later", {}, 429));
-        } catch (config_error const& problem) {
-          refuse(to, openai::refusal(without_name(problem.what())));
-        } catch (format_error const& problem) {
-          refuse(to, openai::refusal(problem.what()));
-        }
+      server->Post(path, [this, which = endpoint](auto const& asked, auto& to, auto const& read) {
+        guarded(form::openai, to, [&] { post(which, asked, to, read); });
       });
+      posts.emplace_back(path);
+    }
+  }
+  // Those of a BERT.
+  void encode() {
+    auto const computed = [this](std::string const& path, auto answer) {
+      server->Post(pattern_of(path), [this, answer](auto const& asked, auto& to, auto const& read) {
+        guarded(form_of(asked.path), to, [&] {
+          one_more const counted(open);
+          if (open > options.most_streams) throw serve::overloaded_error("requests");
+          to.set_content(answer(body_of(read)), json_type);
+        });
+      });
+      posts.push_back(path);
+    };
+    auto const told = [this](std::string const& path, auto answer) {
+      server->Get(pattern_of(path), [answer](auto const&, auto& to) { to.set_content(answer(), json_type); });
+      gets.push_back(path);
+    };
+    auto* const it = model.encoder;
+    auto const one = "/v2/models/" + options.limits.model;
+    if (it->embeds()) computed("/v1/embeddings", [it](std::string const& body) { return it->embeddings(body); });
+    computed(one + "/infer", [it](std::string const& body) { return it->infer(body); });
+    told(one, [it] { return it->metadata(); });
+    told(one + "/ready", [] { return "{\"ready\":true}"; });
+    told("/v2", [] { return "{\"name\":\"trireme\",\"version\":\"" TRIREME_VERSION "\",\"extensions\":[]}"; });
+    told("/v2/health/live", [] { return "{\"live\":true}"; });
+    server->Get("/v2/health/ready", [this](auto const&, auto& to) {
+      if (draining) return refuse(to, openai::refusal("the server is about to stop", {}, 503), form::kserve);
+      to.set_content("{\"ready\":true}", json_type);
+    });
+    gets.emplace_back("/v2/health/ready");
+  }
+  // How errors are told.
+  [[nodiscard]] form form_of(std::string_view path) const noexcept {
+    return model.encoder != nullptr && path.starts_with("/v2") ? form::kserve : form::openai;
+  }
+  struct one_more {
+    explicit one_more(std::atomic<std::int64_t>& of) : count(of) { ++count; }
+    one_more(one_more const&) = delete;
+    one_more& operator=(one_more const&) = delete;
+    ~one_more() { --count; }
+    std::atomic<std::int64_t>& count;
+  };
+  // Addresses are regular expressions for the library.
+  static std::string pattern_of(std::string_view path) {
+    std::string out;
+    for (auto const letter : path) {
+      if (std::string_view("\\^$.|?*+()[]{}").find(letter) != std::string_view::npos) out += '\\';
+      out += letter;
+    }
+    return out;
+  }
+  // Calls f, and answers with the sentence of what it throws.
+  template <class F>
+  static void guarded(form how, httplib::Response& to, F&& f) {
+    try {
+      f();
+    } catch (openai::refusal const& problem) {
+      refuse(to, problem, how);
+    } catch (serve::overloaded_error const&) {
+      refuse(to, openai::refusal("too many requests wait already; try again later", {}, 429), how);
+    } catch (config_error const& problem) {
+      refuse(to, openai::refusal(without_name(problem.what())), how);
+    } catch (format_error const& problem) {
+      refuse(to, openai::refusal(problem.what()), how);
     }
   }
 
   // Checks what can be checked without the body.
   httplib::Server::HandlerResponse before(httplib::Request const& asked, httplib::Response& to) {
     auto const no = [&](openai::refusal const& problem) {
-      refuse(to, problem);
+      refuse(to, problem, form_of(asked.path));
       return httplib::Server::HandlerResponse::Handled;
     };
-    static constexpr std::string_view posts[] = {"/v1/completions", "/v1/chat/completions"};
-    static constexpr std::string_view gets[] = {"/", "/health", "/metrics", "/v1/models"};
     auto const in = [&](auto const& list) {
       return std::find(std::begin(list), std::end(list), asked.path) != std::end(list);
     };
     bool const post = in(posts);
     if (!post && !in(gets)) return no(openai::refusal(text("there is no ", quoted(asked.path)), {}, 404));
-    if (asked.path != "/" && asked.path != "/health" && !options.keys.accepts(asked.get_header_value("Authorization")))
+    static constexpr std::string_view open_to_all[] = {"/", "/health", "/v2/health/live", "/v2/health/ready"};
+    if (!in(open_to_all) && !options.keys.accepts(asked.get_header_value("Authorization")))
       return no(openai::refusal("this server needs an API key, as \"Authorization: Bearer KEY\"", {}, 401,
                                 "invalid_api_key"));
     if (post ? asked.method != "POST" : asked.method != "GET" && asked.method != "HEAD") {
@@ -295,8 +374,7 @@ struct http_server::state {
   }
   static std::string quoted(std::string_view path) { return text("\"", path.substr(0, 80), "\" here"); }
 
-  void post(openai::endpoint which, httplib::Request const&, httplib::Response& to,
-            httplib::ContentReader const& read) {
+  [[nodiscard]] std::string body_of(httplib::ContentReader const& read) const {
     std::string body;
     std::uint64_t bytes = 0;
     bool const all = read([&](char const* data, std::size_t size) {
@@ -306,13 +384,18 @@ struct http_server::state {
     });
     if (bytes > options.most_bytes) throw too_large();
     if (!all) throw openai::refusal("the body did not come whole");
-    auto const work = begin(openai::parse(which, body, options.limits));
+    return body;
+  }
+  void post(openai::endpoint which, httplib::Request const&, httplib::Response& to,
+            httplib::ContentReader const& read) {
+    auto const work = begin(openai::parse(which, body_of(read), options.limits));
     // A request that fails at once gets a status that says so; the status of a longer one is sent before its end.
     constexpr std::chrono::milliseconds a_moment{250};
     work->early = work->next(a_moment);
     // Also answers that are not streamed: the sink tells whether the client is still there.
-    to.set_chunked_content_provider(work->what.stream ? "text/event-stream" : json_type,
-                                    [work](std::size_t, httplib::DataSink& sink) { return send(*work, sink); });
+    to.set_chunked_content_provider(
+        work->what.stream ? "text/event-stream" : json_type,
+        [this, work](std::size_t, httplib::DataSink& sink) { return send(*work, sink, !options.certificate.empty()); });
     if (work->what.stream) to.set_header("Cache-Control", "no-cache");
   }
   [[nodiscard]] std::shared_ptr<job> begin(openai::asked what) {
@@ -324,11 +407,10 @@ struct http_server::state {
       prompts.push_back(words_of == nullptr ? std::get<std::vector<std::int32_t>>(each)
                                             : encode(*words_of, what.begin_token, "prompt"));
     }
-    auto const context = computes.options().context;
     for (auto const& each : prompts) {
-      if (static_cast<std::int64_t>(each.size()) <= context) continue;
+      if (static_cast<std::int64_t>(each.size()) <= options.context) continue;
       throw openai::refusal(
-          text("the prompt has ", each.size(), " tokens, but the model's context is ", context, "; shorten it"),
+          text("the prompt has ", each.size(), " tokens, but the model's context is ", options.context, "; shorten it"),
           chat ? "messages" : "prompt", 400, "context_length_exceeded");
     }
     if (!what.ignore_end) what.how.stop = options.ends;
@@ -336,7 +418,7 @@ struct http_server::state {
       std::random_device source;
       what.how.seed = (std::uint64_t{source()} << 32) + source();
     }
-    auto const out = std::make_shared<job>(computes, open, std::move(what));
+    auto const out = std::make_shared<job>(*model.engine, open, std::move(what));
     if (open > options.most_streams) throw serve::overloaded_error("streams");
     out->head = {random_name(chat ? "chatcmpl-" : "cmpl-"), seconds_now(), options.limits.model};
     out->begin(prompts, texts);
@@ -356,7 +438,7 @@ struct http_server::state {
   }
 
   // Sends what there is, or waits a little; false when the client has gone.
-  static bool send(job& work, httplib::DataSink& sink) {
+  static bool send(job& work, httplib::DataSink& sink, bool tls) {
     auto const write = [&](std::string const& some) { return sink.write(some.data(), some.size()); };
     try {
       constexpr std::chrono::milliseconds a_while{100};
@@ -370,7 +452,8 @@ struct http_server::state {
                  !write(openai::chunk(work.what, work.head, each)))
           return false;
       }
-      if (!work.ended()) return true;
+      // Of a connection with TLS the sink may not know that it has ended, before something is written.
+      if (!work.ended()) return !tls || work.what.stream || write(" ");
       if (!work.what.stream) {
         if (!write(openai::response(work.what, work.head, work.whole, work.used))) return false;
       } else {
@@ -387,7 +470,7 @@ struct http_server::state {
     }
   }
 
-  serve::engine& computes;
+  served const model;
   vocabulary const& words;
   openai::token_texts const texts{[this](auto token) { return words.alone(token); },
                                   [this] { return words.new_stream(); }};
@@ -395,26 +478,27 @@ struct http_server::state {
   std::int64_t const started = seconds_now();
   std::atomic<std::int64_t> open = 0;
   std::atomic<bool> draining = false;
-  httplib::Server server;
+  std::vector<std::string> posts, gets{"/", "/health", "/metrics", "/v1/models"};  // addresses
+  std::unique_ptr<httplib::Server> server = make_server(options);
   int port = 0;
   std::thread listens;
 };
 
-http_server::http_server(serve::engine& computes, vocabulary const& words, http_options options)
-    : state_(std::make_unique<state>(computes, words, std::move(options))) {
+http_server::http_server(served model, vocabulary const& words, http_options options)
+    : state_(std::make_unique<state>(model, words, std::move(options))) {
   auto& it = *state_;
   auto const& [host, port] = std::pair(it.options.host, it.options.port);
-  it.port = port == 0 ? it.server.bind_to_any_port(host) : it.server.bind_to_port(host, port) ? port : -1;
+  it.port = port == 0 ? it.server->bind_to_any_port(host) : it.server->bind_to_port(host, port) ? port : -1;
   if (it.port <= 0) {
     throw config_error(text("cannot listen at ", host, ", port ", port,
                             "; is another program there already, or is it not an address of this machine?"));
   }
-  it.listens = std::thread([&it] { it.server.listen_after_bind(); });
-  while (!it.server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  it.listens = std::thread([&it] { it.server->listen_after_bind(); });
+  while (!it.server->is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 http_server::~http_server() {
   state_->draining = true;
-  state_->server.stop();
+  state_->server->stop();
   if (state_->listens.joinable()) state_->listens.join();
 }
 int http_server::port() const noexcept { return state_->port; }

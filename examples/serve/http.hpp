@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../vocabulary.hpp"
+#include "encodings.hpp"
 
 #include "trireme/data/chat_lines.hpp"
 #include "trireme/serve/engine.hpp"
@@ -14,20 +15,28 @@
 
 struct http_options {
   std::string host = "127.0.0.1";
-  int port = 8000;  ///< 0: any
+  int port = 8000;                       ///< 0: any
+  std::string certificate, private_key;  ///< PEM files; empty: no TLS
   trireme::serve::openai::limits limits{};
   trireme::serve::openai::api_keys keys{};
   trireme::data::chat_lines chat{};
   std::vector<std::int32_t> ends{};   ///< the model's end tokens
   std::size_t most_bytes = 4U << 20;  ///< of a request's body
   std::int64_t most_streams = 128;    ///< requests that are answered at a time
+  std::int64_t context = 0;           ///< of the model
 };
 
-/// Answers HTTP with what an engine computes. Each connection has a thread and one request.
+/// What answers: the engine of a language model, or a BERT.
+struct served {
+  trireme::serve::engine* engine = nullptr;
+  encodings* encoder = nullptr;
+};
+
+/// Answers HTTP with what a model computes. Each connection has a thread and one request.
 class http_server {
  public:
-  /// @param computes, words  outlive the server.
-  http_server(trireme::serve::engine& computes, vocabulary const& words, http_options options);
+  /// @param model, words  outlive the server.
+  http_server(served model, vocabulary const& words, http_options options);
   http_server(http_server const&) = delete;
   http_server& operator=(http_server const&) = delete;
   ~http_server();

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "../vocabulary.hpp"
+#include "encoder.hpp"
+#include "encodings.hpp"
 #include "http.hpp"
 #include "model.hpp"
 
@@ -31,14 +33,18 @@ constexpr char const* usage =
     R"(serve DIR [--port P] [--host H] [--api-key-file F] [--name NAME] [--tokenizer FILE] [--chat-template T]
       [--max-tokens N] [--max-body BYTES] [--max-streams N] [--queue N] [--running N] [--positions N]
       [--pass-tokens N] [--drain-seconds S] [--precision fp32|bf16]
+      [--tls-cert FILE --tls-key FILE]
 
 Answers OpenAI's clients with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in Hugging Face's
 format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/completions, /v1/models, /health,
-/metrics, and a page at /. See docs/serving.md.
+/metrics, and a page at /. With a BERT it is /v1/embeddings, or of a classifier logits only, and
+/v2/models/NAME/infer of KServe's protocol. See docs/serving.md.
 
   --host H             the address to listen at (127.0.0.1: only programs of this machine reach it)
   --port P             0 takes a free one; the first line of the output tells it (8000)
   --api-key-file F     a line each; requests need one of them, but for / and /health
+  --tls-cert FILE      a certificate and those that sign it, in PEM; with --tls-key FILE, its private key, clients
+                       speak HTTPS (where the program was built with OpenSSL)
   --name NAME          of the model in requests (the last part of DIR)
   --tokenizer FILE     a tokenizer.json or a .model of sentencepiece (those in DIR, or else bytes)
   --chat-template T    chatml, llama3 or plain (what the tokenizer has tokens for)
@@ -86,6 +92,10 @@ options parse(std::vector<std::string_view> const& given) {
       out.http.port = static_cast<int>(number(name, value, 0, 65535));
     else if (name == "--api-key-file")
       out.keys = value;
+    else if (name == "--tls-cert")
+      out.http.certificate = value;
+    else if (name == "--tls-key")
+      out.http.private_key = value;
     else if (name == "--name")
       out.name = value;
     else if (name == "--tokenizer")
@@ -115,6 +125,8 @@ options parse(std::vector<std::string_view> const& given) {
   }
   if (out.precision != "fp32" && out.precision != "bf16")
     throw config_error(text("--precision is \"", out.precision, "\"; it is fp32 or bf16"));
+  if (out.http.certificate.empty() != out.http.private_key.empty())
+    throw config_error("--tls-cert and --tls-key belong together: give both");
   if (out.directory.empty()) throw config_error("usage: serve DIR [--port P] [--host H] [--api-key-file F] and so on");
   return out;
 }
@@ -130,39 +142,11 @@ data::chat_lines chat_of(options const& given, vocabulary const& words, std::vec
   return {.format = chat_template::plain, .end = ends.empty() ? "" : words.piece(ends.front())};
 }
 
-void run(options given, sigset_t const& signals) {
-  if (given.name.empty()) {
-    auto const path = std::filesystem::absolute(given.directory).lexically_normal();
-    given.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
-  }
-  if (!given.keys.empty()) {
-    constexpr std::uint64_t most = 1U << 20;
-    given.http.keys = serve::openai::api_keys(formats::read_text(given.keys, most));
-    if (given.http.keys.empty()) throw config_error(text(given.keys, " has no key; write one in a line"));
-  }
-  vocabulary const words(given.tokenizer, given.directory);
-  auto const load = given.precision == "bf16" ? load_bf16 : load_fp32;
-  auto const decoder = load(read_model(given.directory), given.directory);
-  given.engine.known = std::min(words.count(), decoder->vocabulary());
-  serve::engine engine(*decoder, given.engine);
-
-  auto& http = given.http;
-  auto const context = engine.options().context;
-  http.ends = nn::end_tokens_in(given.directory);
-  http.chat = chat_of(given, words, http.ends);
-  // The token that ends an answer of a chat; the model's configuration may not tell it.
-  if (http.chat.format != data::chat_template::plain) {
-    auto const mark = words.encode(data::detail::end_mark(http.chat));
-    if (mark.size() == 1) http.ends.push_back(mark.front());
-  }
-  http.limits.model = given.name;
-  http.limits.vocabulary = decoder->vocabulary();
-  http.limits.most_tokens = given.max_tokens > 0 ? std::min(given.max_tokens, context) : context;
-  http.limits.most_answers = std::min(http.limits.most_answers, engine.options().most_waiting);
-
-  engine.start();
-  http_server server(engine, words, http);
-  std::printf("%s at http://%s:%d\n", given.name.c_str(), given.http.host.c_str(), server.port());
+/// Serves until a signal comes, and running answers have ended.
+void answer(served what, vocabulary const& words, options const& given, sigset_t const& signals) {
+  http_server server(what, words, given.http);
+  std::printf("%s at %s://%s:%d\n", given.name.c_str(), given.http.certificate.empty() ? "http" : "https",
+              given.http.host.c_str(), server.port());
   std::fflush(stdout);
 
   int signal = 0;
@@ -175,7 +159,58 @@ void run(options given, sigset_t const& signals) {
     timespec const moment{0, 20'000'000};
     if (sigtimedwait(&signals, nullptr, &moment) > 0) break;
   }
-  engine.stop();
+  if (what.engine != nullptr) what.engine->stop();
+}
+
+void encode(options given, vocabulary const& words, sigset_t const& signals) {
+  if (given.precision != "fp32")
+    throw config_error(text(given.directory, " has a BERT, which is served in fp32; leave out --precision"));
+  auto const separator = words.encode("[SEP]");  // one token, where the tokenizer has it
+  auto const model = load_encoder(given.directory, separator.size() == 1 ? separator.front() : -1);
+  encodings encoder(*model, words, given.name, pooling_in(given.directory));
+  given.http.context = model->context;
+  answer({.encoder = &encoder}, words, given, signals);
+}
+
+void complete(options given, vocabulary const& words, sigset_t const& signals) {
+  auto const load = given.precision == "bf16" ? load_bf16 : load_fp32;
+  auto const decoder = load(read_model(given.directory), given.directory);
+  given.engine.known = std::min(words.count(), decoder->vocabulary());
+  serve::engine engine(*decoder, given.engine);
+
+  auto& http = given.http;
+  auto const context = engine.options().context;
+  http.context = context;
+  http.ends = nn::end_tokens_in(given.directory);
+  http.chat = chat_of(given, words, http.ends);
+  // The token that ends an answer of a chat; the model's configuration may not tell it.
+  if (http.chat.format != data::chat_template::plain) {
+    auto const mark = words.encode(data::detail::end_mark(http.chat));
+    if (mark.size() == 1) http.ends.push_back(mark.front());
+  }
+  http.limits.vocabulary = decoder->vocabulary();
+  http.limits.most_tokens = given.max_tokens > 0 ? std::min(given.max_tokens, context) : context;
+  http.limits.most_answers = std::min(http.limits.most_answers, engine.options().most_waiting);
+  engine.start();
+  answer({.engine = &engine}, words, given, signals);
+}
+
+void run(options given, sigset_t const& signals) {
+  if (given.name.empty()) {
+    auto const path = std::filesystem::absolute(given.directory).lexically_normal();
+    given.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  }
+  if (!given.keys.empty()) {
+    constexpr std::uint64_t most = 1U << 20;
+    given.http.keys = serve::openai::api_keys(formats::read_text(given.keys, most));
+    if (given.http.keys.empty()) throw config_error(text(given.keys, " has no key; write one in a line"));
+  }
+  given.http.limits.model = given.name;
+  vocabulary const words(given.tokenizer, given.directory);
+  if (is_encoder(given.directory))
+    encode(given, words, signals);
+  else
+    complete(given, words, signals);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Requests of OpenAI's clients, and texts that are cut at stop strings. Besides not crashing: what is accepted keeps to
-// the limits, a refusal is one line of JSON, and pieces of a text give the same as all of it at once.
+// Requests of OpenAI's and of KServe's clients, and texts that are cut at stop strings. Besides not crashing: what is
+// accepted keeps to the limits, a refusal is one line of JSON, and pieces of a text give the same as all of it at once.
 // test-mutations: 20000
 #include <cstdint>
 #include <cstdlib>
@@ -7,13 +7,14 @@
 #include <string_view>
 #include <variant>
 
+#include "trireme/serve/kserve.hpp"
 #include "trireme/serve/openai.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace trireme::serve;
   std::string_view const body(reinterpret_cast<char const*>(data), size);
   openai::limits const most{.model = "m", .vocabulary = 300, .most_tokens = 100, .most_answers = 8};
-  for (auto const to : {openai::endpoint::completions, openai::endpoint::chat}) {
+  for (auto const to : {openai::endpoint::completions, openai::endpoint::chat, openai::endpoint::embeddings}) {
     try {
       auto const asked = openai::parse(to, body, most);
       auto const& how = asked.how;
@@ -37,6 +38,21 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
       auto const told = trireme::formats::json::parse(openai::body_of(problem), "refusal");
       if (told.at("error").at("message").as_string().empty() || problem.status < 400) std::abort();
     }
+  }
+  try {
+    auto const asked = kserve::parse(body, {.most_inputs = 4, .most_numbers = 64});
+    if (asked.inputs.empty() || asked.inputs.size() > 4) std::abort();
+    std::int64_t numbers = 0;
+    for (auto const& each : asked.inputs) {
+      auto const count = std::visit([](auto const& data) { return data.size(); }, each.data);
+      if (each.size() < 1 || count != static_cast<std::size_t>(each.size())) std::abort();
+      numbers += each.size();
+    }
+    if (numbers > 64) std::abort();
+    static_cast<void>(trireme::formats::json::parse(kserve::response(asked, "m", asked.inputs), "response"));
+  } catch (openai::refusal const& problem) {
+    auto const told = trireme::formats::json::parse(kserve::body_of(problem), "refusal");
+    if (told.at("error").as_string().empty()) std::abort();
   }
   openai::answer_text pieces({"ab", "\"}"}), once({"ab", "\"}"});
   std::string out;

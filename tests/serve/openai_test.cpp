@@ -284,3 +284,26 @@ TEST_CASE("keys, models and metrics", "[serve]") {
   CHECK(contains(openai::models("small", 7, 64), R"("data":[{"id":"small","object":"model")"));
   CHECK(contains(openai::metrics({.pages_used = 3}), "# TYPE trireme_pages_used gauge\ntrireme_pages_used 3\n"));
 }
+
+TEST_CASE("embeddings are asked for and written as OpenAI's clients do it", "[serve]") {
+  auto const embedding = [](std::string_view body) { return openai::parse(endpoint::embeddings, body, most); };
+  auto const asked = embedding(R"({"model": "small", "input": ["a", "b"], "encoding_format": "base64", "user": "me"})");
+  CHECK(asked.prompts.size() == 2);
+  CHECK((asked.base64 && asked.begin_token));
+  CHECK(std::get<std::vector<std::int32_t>>(embedding(R"({"input": [1, 2]})").prompts.at(0)).size() == 2);
+  for (auto const* const wrong :
+       {"{}", R"({"input": ""})", R"({"input": []})", R"({"input": [300]})", R"({"input": "a", "dimensions": 7})",
+        R"({"input": "a", "encoding_format": "int8"})", R"({"input": "a", "temperature": 0})", R"({"prompt": "a"})"}) {
+    CAPTURE(wrong);
+    CHECK(refused(endpoint::embeddings, wrong).status == 400);
+  }
+
+  std::vector<std::vector<float>> const vectors{{1, -2}, {0.5F, 0}};
+  auto const told = json::parse(openai::embeddings({}, "small", vectors, {.prompt_tokens = 3}), "answer");
+  CHECK(told.at("data").as_array().at(1).at("embedding").as_array().at(0).as_double() == 0.5);
+  CHECK(told.at("usage").at("total_tokens").as_int64() == 3);
+  auto const packed = json::parse(openai::embeddings(asked, "small", vectors, {}), "answer");
+  CHECK(packed.at("data").as_array().at(0).at("embedding").as_string() == "AACAPwAAAMA=");
+  auto const three = json::parse(openai::embeddings(asked, "small", {{1, -2, 3}}, {}), "answer");
+  CHECK(three.at("data").as_array().at(0).at("embedding").as_string() == "AACAPwAAAMAAAEBA");
+}

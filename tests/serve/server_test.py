@@ -1,178 +1,16 @@
 # test-timeout: 300
 """The program serve: OpenAI's requests over HTTP. Python 3; the package openai is used where it is."""
 
-import http.client
 import json
 import os
-import random
-import re
+import shutil
 import signal
 import socket
-import struct
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 
-BINARIES = os.path.join(os.environ.get("TRIREME_BINARY_DIR", ""), "examples")
-SERVE = os.path.join(BINARIES, "serve")
-GENERATE = os.path.join(BINARIES, "generate")
-for program in (SERVE, GENERATE):
-    if not os.path.exists(program):
-        print("skipped:", program, "is not built")
-        sys.exit(77)
-os.chdir(tempfile.mkdtemp(prefix="serve."))
-draw = random.Random(7)
-
-
-def expect(true, what):
-    if not true:
-        raise AssertionError(what)
-
-
-# ---- a random model
-
-
-def write_model(folder, vocabulary, channels=48, heads=4, layers=2, hidden=64, context=256, half=False):
-    os.mkdir(folder)
-    width = channels // heads
-    shapes = {"model.embed_tokens.weight": (vocabulary, channels), "model.norm.weight": (channels,),
-              "lm_head.weight": (vocabulary, channels)}
-    for i in range(layers):
-        layer = "model.layers.%d." % i
-        for name in ("input", "post_attention"):
-            shapes[layer + name + "_layernorm.weight"] = (channels,)
-        for name, rows in (("q", channels), ("k", channels // 2), ("v", channels // 2)):
-            shapes[layer + "self_attn.%s_proj.weight" % name] = (rows, channels)
-        shapes[layer + "self_attn.o_proj.weight"] = (channels, channels)
-        for name, shape in (("gate", (hidden, channels)), ("up", (hidden, channels)), ("down", (channels, hidden))):
-            shapes[layer + "mlp.%s_proj.weight" % name] = shape
-    header, data = {}, bytearray()
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        numbers = [1.0] * count if len(shape) == 1 else [draw.gauss(0, 0.25) for _ in range(count)]
-        begin = len(data)
-        data += struct.pack("<%d%s" % (count, "e" if half else "f"), *numbers)
-        header[name] = {"dtype": "F16" if half else "F32", "shape": list(shape), "data_offsets": [begin, len(data)]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(folder + "/model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-    with open(folder + "/config.json", "w", encoding="utf-8") as file:
-        json.dump({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocabulary,
-                   "max_position_embeddings": context, "hidden_size": channels, "intermediate_size": hidden,
-                   "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads // 2,
-                   "head_dim": width, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-                   "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None}, file)
-
-
-def write_tokenizer(path):
-    # Byte-level, without merges: the printable bytes are their own letters, the others letters from U+0100.
-    plain = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
-    letters = [chr(b) for b in plain] + [chr(256 + i) for i in range(256 - len(plain))]
-    specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"version": "1.0", "truncation": None, "padding": None,
-                   "added_tokens": [{"id": 256 + i, "content": text, "single_word": False, "lstrip": False,
-                                     "rstrip": False, "normalized": False, "special": True}
-                                    for i, text in enumerate(specials)],
-                   "normalizer": None, "post_processor": None,
-                   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-                                     "use_regex": True},
-                   "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-                   "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                             "vocab": {letter: i for i, letter in enumerate(letters)}, "merges": []}}, file)
-
-
-# ---- a server
-
-
-class Server:
-    def __init__(self, *arguments, key=None):
-        self.key = key
-        self.process = subprocess.Popen([SERVE, *arguments, "--port", "0"], stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        found = re.fullmatch(r"(.*) at http://127\.0\.0\.1:(\d+)\n", line)
-        expect(found, "the first line is %r" % line)
-        self.name, self.port = found[1], int(found[2])
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-
-    def headers(self):
-        return {"Content-Type": "application/json"} | ({"Authorization": "Bearer " + self.key} if self.key else {})
-
-    def ask(self, path, body=None, headers=None, method=None):
-        """Status, body and headers; a body that is not bytes becomes JSON."""
-        connection = self.connect()
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-        connection.request(method or ("GET" if body is None else "POST"), path, body,
-                           self.headers() if headers is None else headers)
-        answer = connection.getresponse()
-        out = answer.status, answer.read(), answer.headers
-        connection.close()
-        return out
-
-    def complete(self, path="/v1/completions", **asked):
-        status, body, _ = self.ask(path, asked)
-        expect(status == 200, (status, body))
-        return json.loads(body)
-
-    def stream(self, path="/v1/completions", **asked):
-        """The parts of a stream, without the last line."""
-        connection = self.connect()
-        connection.request("POST", path, json.dumps(asked | {"stream": True}), self.headers())
-        answer = connection.getresponse()
-        expect(answer.status == 200 and answer.headers["Content-Type"] == "text/event-stream", answer.status)
-        last = None
-        for line in answer:
-            line = line.decode().rstrip("\n")
-            if line:
-                expect(line.startswith("data: "), line)
-                last = line[6:]
-                if last != "[DONE]":
-                    yield json.loads(last)
-        expect(last == "[DONE]", last)
-        connection.close()
-
-    def refuses(self, status, words, path, body=None, **how):
-        got, answer, headers = self.ask(path, body, **how)
-        expect(got == status, (got, answer))
-        error = json.loads(answer)["error"]
-        expect(set(error) == {"message", "type", "param", "code"} and words in error["message"], error)
-        return error, headers
-
-    def metrics(self):
-        status, body, _ = self.ask("/metrics")
-        expect(status == 200, status)
-        return {name: int(n) for name, n in re.findall(r"^trireme_(\w+) (\d+)$", body.decode(), re.M)}
-
-    def expect_idle(self):
-        for _ in range(200):
-            now = self.metrics()
-            if now["pages_used"] == now["requests_running"] == now["requests_waiting"] == 0:
-                return now
-            time.sleep(0.05)
-        raise AssertionError(now)
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        expect(self.process.wait(60) == 0, "the exit code is %s" % self.process.returncode)
-
-
-def bytes_of(names):
-    """The bytes of tokens, from their names."""
-    out = b""
-    for name in names:
-        if name.startswith("bytes:"):
-            out += bytes(int(digits, 16) for digits in name[6:].split("\\x")[1:])
-        else:
-            out += name.encode()
-    return out
-
+from serving import GENERATE, SERVE, Server, bytes_of, draw, expect, write_model, write_tokenizer
 
 write_model("small", 256)
 server = Server("small")
@@ -355,6 +193,42 @@ for precision in ("fp32", "bf16"):
 apart = max(abs(a - b) for a, b in zip(told["fp32"], told["bf16"]))
 expect(0 < apart < 0.2, (apart, told))
 
+# Over TLS, with a certificate that the client trusts; also a stream, and a client that goes away.
+made = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                       "-days", "2", "-subj", "/CN=serve", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout",
+                       "key.pem", "-out", "cert.pem"], stderr=subprocess.DEVNULL,
+                      check=False).returncode == 0 if shutil.which("openssl") else False
+ended = subprocess.run([SERVE, "small", "--port", "0", "--tls-cert", "small/config.json", "--tls-key", "key.pem"],
+                       stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+expect(ended.returncode == 1 and ("private key" in ended.stderr or "libssl-dev" in ended.stderr), ended.stderr)
+if made and "libssl-dev" not in ended.stderr:
+    server = Server("small", "--tls-cert", "cert.pem", "--tls-key", "key.pem", certificate="cert.pem")
+    try:
+        for prompt in prompts[:2]:
+            answer = server.complete(prompt=prompt, max_tokens=40, temperature=0)
+            expect(answer["choices"][0]["text"] == greedy[prompt].decode(errors="replace"), answer)
+            parts = list(server.stream(prompt=prompt, max_tokens=40, temperature=0))
+            text = "".join(part["choices"][0]["text"] for part in parts)
+            expect(text == greedy[prompt].decode(errors="replace"), parts)
+        for stream in (False, True):
+            connection = server.connect()
+            connection.request("POST", "/v1/completions",
+                               json.dumps({"prompt": "x", "max_tokens": 240, "n": 64, "stream": stream}),
+                               server.headers())
+            connection.sock.close()
+        server.expect_idle()
+        with socket.create_connection(("127.0.0.1", server.port)) as client:  # without TLS
+            client.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            client.settimeout(30)
+            try:
+                expect(b" 200 " not in client.recv(100), "an answer without TLS")
+            except ConnectionResetError:
+                pass
+        expect(server.ask("/health")[0] == 200, "health over TLS")
+        server.end()
+    finally:
+        server.process.kill()
+
 # Keys, limits and a chat template.
 write_model("chat", 259)
 write_tokenizer("chat/tokenizer.json")
@@ -411,7 +285,8 @@ finally:
 
 for arguments, words in ((["nowhere"], "nowhere"), (["small", "--port", "x"], "--port"), ([], "usage"),
                          (["small", "--what", "1"], "--what"), (["small", "--chat-template", "x"], "chatml"),
-                         (["small", "--host", "256.0.0.1"], "256.0.0.1"), (["small", "--precision", "int8"], "bf16")):
+                         (["small", "--host", "256.0.0.1"], "256.0.0.1"), (["small", "--precision", "int8"], "bf16"),
+                         (["small", "--tls-cert", "x"], "--tls-key")):
     ended = subprocess.run([SERVE, *arguments], stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     expect(ended.returncode == 1 and words in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr)
 print("ok")

@@ -39,6 +39,7 @@ struct limits {
   std::int64_t most_answers = 256;  ///< prompts of a request times `n`
   std::int64_t most_logprobs = 20;  ///< likeliest tokens with each
   std::size_t most_stops = 16;      ///< strings that end an answer
+  std::int64_t dimensions = 0;      ///< of an embedding
   friend bool operator==(limits const&, limits const&) = default;
 };
 
@@ -53,12 +54,13 @@ using prompt = std::variant<std::string, std::vector<std::int32_t>>;
 enum class endpoint {
   completions,  ///< /v1/completions
   chat,         ///< /v1/chat/completions
+  embeddings,   ///< /v1/embeddings
 };
 
 /// A request, checked.
 struct asked {
   openai::endpoint endpoint = openai::endpoint::completions;
-  std::vector<prompt> prompts{};    ///< of completions
+  std::vector<prompt> prompts{};    ///< of completions; what is to be embedded
   std::vector<message> messages{};  ///< of a chat
   std::int64_t n = 1;               ///< answers to each prompt
   std::vector<std::string> stop{};  ///< an answer ends before any of them
@@ -68,6 +70,7 @@ struct asked {
   bool seeded = false;       ///< `how.seed` was given
   bool ignore_end = false;   ///< the model's end tokens do not end an answer
   bool begin_token = false;  ///< prompts that are texts begin with the tokenizer's special tokens
+  bool base64 = false;       ///< embeddings are sent as base64 of their floats, as OpenAI's own client asks for them
   request how{};             ///< all else, without its prompt and without the model's end tokens
 };
 
@@ -180,6 +183,9 @@ struct usage {
 [[nodiscard]] std::string chunk(asked const& what, heading const& head, part const& one);
 /// The part of a stream that has no answers but the numbers of tokens, for asked::usage.
 [[nodiscard]] std::string usage_chunk(asked const& what, heading const& head, usage const& used);
+/// The response to a request for embeddings, of as many numbers each.
+[[nodiscard]] std::string embeddings(asked const& what, std::string_view model,
+                                     std::vector<std::vector<float>> const& vectors, usage const& used);
 /// An error in a stream that has begun.
 [[nodiscard]] std::string error_chunk(refusal const& problem);
 inline constexpr std::string_view last_chunk = "data: [DONE]\n\n";
