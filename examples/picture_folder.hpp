@@ -35,7 +35,7 @@ inline picture_parts picture_parts_of(std::string const& folder, std::int64_t pi
     return {training, held_out, classes_of(training)};
   }
   auto const all = open(folder);
-  auto const parts = data::hash_split{.held_out = 0.1}(all);
+  auto const parts = data::split{.held_out = 0.1, .by = data::split::hash}(all);
   return {parts.training, parts.held_out, classes_of(all)};
 }
 

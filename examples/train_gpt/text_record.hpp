@@ -166,7 +166,7 @@ inline trireme::data::token_split cut_text(text_record& text, std::optional<text
                                            std::int64_t context, bool accept_new_text) {
   using namespace trireme;
   if (!before) {
-    auto parts = data::split(text.path, context);
+    auto parts = data::split_text(text.path, context);
     text.held_out_begin = parts.held_out_begin;
     return parts;
   }

@@ -57,16 +57,17 @@ TEST_CASE("a subset has the samples of its list", "[data][combined]") {
 }
 
 TEST_CASE("a sample's side of a split by hash does not depend on other samples", "[data][combined]") {
-  data::hash_split const split{.held_out = 0.25, .seed = 3};
-  auto const small = split(counting(0, 1000)), large = split(counting(0, 2000));
+  data::split const divide{.held_out = 0.25, .seed = 3};
+  auto const small = divide(counting(0, 1000)), large = divide(counting(0, 2000));
   CHECK(small.training.size() + small.held_out.size() == 1000);
   CHECK(large.held_out.size() > 440);
   CHECK(large.held_out.size() < 560);
   for (std::int64_t i = 0; i < small.held_out.size(); ++i)
     CHECK(read(small.held_out, {i}) == read(large.held_out, {i}));
-  CHECK(contains(sentence_of([&] { static_cast<void>(data::hash_split{.held_out = 1}(counting(0, 9))); }),
-                 "between 0 and 1"));
-  CHECK(contains(sentence_of([&] { static_cast<void>(data::hash_split{.held_out = 1e-9}(counting(0, 9))); }),
-                 "none is left"));
-  CHECK(to_string(split) == "trireme::data::hash_split{.held_out = 0.25, .seed = 3}");
+  CHECK(contains(
+      sentence_of([&] { static_cast<void>(data::split{.held_out = 1, .by = data::split::hash}(counting(0, 9))); }),
+      "between 0 and 1"));
+  CHECK(
+      contains(sentence_of([&] { static_cast<void>(data::split{.held_out = 1e-9}(counting(0, 9))); }), "none is left"));
+  CHECK(to_string(divide) == "trireme::data::split{.held_out = 0.25, .by = hash, .seed = 3}");
 }

@@ -93,7 +93,7 @@ TEST_CASE("a split shares no byte and says where it cut", "[data][token_file]") 
   for (std::int64_t bytes : {99, 100, 101, 109, 110, 1000, 6999, 99999}) {
     CAPTURE(bytes);
     auto const path = here.write("text", alphabet(static_cast<std::size_t>(bytes)));
-    auto const parts = data::split(path, 8);
+    auto const parts = data::split_text(path, 8);
     CHECK(parts.bytes == bytes);
     CHECK(parts.held_out_begin == bytes * 9 / 10);
     CHECK(parts.training.description().last_byte == parts.held_out_begin - 1);
@@ -104,10 +104,10 @@ TEST_CASE("a split shares no byte and says where it cut", "[data][token_file]") 
     CHECK(in[0] == static_cast<std::int32_t>(parts.held_out_begin % 251));
   }
   auto const path = here.write("text", alphabet(1000));
-  CHECK(data::split(path, 8, 0.25).held_out_begin == 750);
-  for (double fraction : {0.0, 1.0, -0.1, 1.5, 1e-9}) CHECK_THROWS_AS(data::split(path, 8, fraction), config_error);
-  CHECK_THROWS_AS(data::split(path, 101), config_error);  // 100 bytes are held out
-  CHECK_THROWS_AS(data::split(here / "none", 8), io_error);
+  CHECK(data::split_text(path, 8, 0.25).held_out_begin == 750);
+  for (double fraction : {0.0, 1.0, -0.1, 1.5, 1e-9}) CHECK_THROWS_AS(data::split_text(path, 8, fraction), config_error);
+  CHECK_THROWS_AS(data::split_text(path, 101), config_error);  // 100 bytes are held out
+  CHECK_THROWS_AS(data::split_text(here / "none", 8), io_error);
 }
 
 TEST_CASE("files that cannot be used are refused by name", "[data][token_file]") {

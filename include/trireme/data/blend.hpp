@@ -38,7 +38,7 @@ struct blend_source {
 ///
 /// The order is a function of (seed, epoch, position), so a run resumes from two numbers. A source that is added
 /// changes the number of samples: a loader refuses to continue within an epoch, unless seek(place.next_epoch()) asks
-/// for it. Other weights are not noticed. Datasets made of a blend (concat, subset, hash_split) have its samples but
+/// for it. Other weights are not noticed. Datasets made of a blend (concat, subset, split) have its samples but
 /// not its order; data::map keeps it.
 ///
 /// Method   weights become parts of a period of at most 2^20 samples, whose order is that of [Tijdeman, "The chairman
