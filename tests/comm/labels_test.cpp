@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/comm/labels.hpp"
 
 #include <string>
