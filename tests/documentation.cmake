@@ -15,9 +15,12 @@ string(REPLACE "\n" ";" examples "${examples}")
 # stand together.
 set(brought "")
 if(TRIREME_UNITED_TESTS)
+  set(flags ${include_flags} -DFMT_HEADER_ONLY=1)
+  if(TRIREME_COMPILED_PROGRAMS)
+    list(APPEND flags -DTRIREME_COMPILED)
+  endif()
   execute_process(
-    COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -M -DFMT_HEADER_ONLY=1 ${include_flags} -x c++
-            ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp
+    COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -M ${flags} -x c++ ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp
     OUTPUT_VARIABLE brought COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX REPLACE "[ \\\n]+" " " brought "${brought} ")
 endif()

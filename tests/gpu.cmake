@@ -28,7 +28,7 @@ if(TARGET trireme::cuda)
     get_target_property(nccl_include NCCL::nccl INTERFACE_INCLUDE_DIRECTORIES)
     target_include_directories(comm.nccl_stand_in SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(comm.nccl_stand_in PRIVATE trireme::trireme trireme_warnings)
-    trireme_add_test(comm.nccl_stand_in TIMEOUT 300 TAKES 80 LABELS comm PROPERTIES PROCESSORS 4
+    trireme_add_test(comm.nccl_stand_in TIMEOUT 300 TAKES 80 LABELS comm PROPERTIES PROCESSORS 3
                      COMMAND $<TARGET_FILE:comm.nccl_stand_in>)
     # ops::on<cuda> and trainings with it: the same stand-in, whose streams run the kernels' source in the stand-in for
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
@@ -52,14 +52,14 @@ if(TARGET trireme::cuda)
       # Tests of single kernels have one thread, trainings one for each rank.
       set(processors 2)
       if(source IN_LIST trainings)
-        set(processors 4)
+        set(processors 3)
       endif()
       trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS ${processors}
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
     endforeach()
     # Trainings once more in orders that streams and threads allow besides that of the other tests.
     foreach(order IN ITEMS 1 2 4)
-      trireme_add_test(simt.training.order${order} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 4
+      trireme_add_test(simt.training.order${order} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 3
                        COMMAND ${CMAKE_COMMAND} -E env TRIREME_SIMT_ORDER=${order} $<TARGET_FILE:simt.cuda>
                                "[training]")
     endforeach()
