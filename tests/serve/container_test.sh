@@ -10,12 +10,13 @@ for tool in buildah mmdebstrap apt-get python3; do
 done
 ((EUID == 0)) || skip "making a Debian needs root"
 work=$(mktemp -d)
-export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
-buildah() { command buildah --root "$work/storage" --runroot "$work/run" "$@"; }
+export BUILDAH_ISOLATION=chroot
+buildah() { command buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"; }
 running=''
 leave() {
   [[ -z $running ]] || kill "$running" 2>/dev/null || true
-  buildah rm --all >/dev/null 2>&1 || true
+  timeout 30 buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" rm --all >/dev/null 2>&1 || true
+  umount "$work"/storage/* 2>/dev/null || true
   rm -rf --one-file-system "$work"
 }
 trap leave EXIT
@@ -37,7 +38,12 @@ if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then
   buildah add --quiet "$container" /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ >/dev/null
 fi
 buildah commit --quiet --rm "$container" localhost/debian >/dev/null
-buildah build --quiet --format docker --pull-never --build-arg BASE=localhost/debian --tag serve \
+cache=()
+if [[ -n ${CCACHE_DIR:-} ]]; then
+  mkdir -p "$CCACHE_DIR"
+  cache=(--volume "$CCACHE_DIR:/root/.cache/ccache")
+fi
+buildah build "${cache[@]}" --quiet --format docker --pull-never --build-arg BASE=localhost/debian --tag serve \
   --file "$root/Containerfile" "$root" >"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
 
 told() { buildah inspect --type image --format "$1" serve; }
