@@ -112,8 +112,7 @@ void goes_on(policy_cases::cases<Model, Data> const& on, std::vector<int> const&
 }
 
 std::vector<codec> const codecs{codec{error_feedback<top_k>{.inner = {.ratio = 0.1F}}},
-                                codec{error_feedback<quantise<4>>{}},
-                                codec{dgc{.ratio = 0.1F, .momentum = 0.5}},
+                                codec{error_feedback<quantise<4>>{}}, codec{dgc{.ratio = 0.1F, .momentum = 0.5}},
                                 codec{power_sgd{.rank = 2}},
                                 codec{by_size<none, error_feedback<compression::sign>>{.bytes = 64}}};
 
@@ -127,7 +126,8 @@ TEST_CASE("what has not been sent yet keeps its sum from 2 to 3 to 1 ranks, and 
 TEST_CASE("so it does where ranks hold other parts of the model, copies of it, and tied parts", "[train]") {
   watchdog const watch("divided residuals of meshes");
   parallel::mesh const split{parallel::data{.bucket_bytes = 4096}, parallel::tensor{2}};
-  parallel::mesh const stages{parallel::data{.bucket_bytes = 4096}, parallel::pipeline<schedule::one_f_one_b>{.stages = 2}};
+  parallel::mesh const stages{parallel::data{.bucket_bytes = 4096},
+                              parallel::pipeline<schedule::one_f_one_b>{.stages = 2}};
   for (auto const& with : {codecs[0], codecs[3]}) goes_on(on_gpt, {2, 4}, stages, with);
   goes_on(on_gpt, {4, 2}, split, error_feedback<top_k>{.inner = {.ratio = 0.1F}});  // no collective ones there
 }
