@@ -218,8 +218,8 @@ TEST_CASE("what ranks have not sent yet is divided anew among another number of 
       auto const rank = static_cast<std::size_t>(world.rank());
       held mine(world, {9, 9, 9, 9}, parts);
       checkpoint::identity each;
-      sentences[rank] = sentence_of(
-          [&] { checkpoint::load(world, folder, each, mine.run, mine.shards, mine.elements()); });
+      sentences[rank] =
+          sentence_of([&] { checkpoint::load(world, folder, each, mine.run, mine.shards, mine.elements()); });
       all[rank] = mine.residual;
     });
     if (!sentences[0].empty()) throw error(sentences[0]);
@@ -238,9 +238,10 @@ TEST_CASE("what ranks have not sent yet is divided anew among another number of 
   CHECK(load(2, 1) == rows(2, {5, 50, 0, -5}));
   folder = third.path();
   save(2, 2, true);
-  CHECK(contains(sentence_of([&] { load(3, 3); }),
-                 "holds numbers that belong to each of 2 ranks, and this run has 3 ranks; numbers of ranks of which not "
-                 "only the sum counts (with local steps, say) need the same number of ranks under the same mesh"));
+  CHECK(
+      contains(sentence_of([&] { load(3, 3); }),
+               "holds numbers that belong to each of 2 ranks, and this run has 3 ranks; numbers of ranks of which not "
+               "only the sum counts (with local steps, say) need the same number of ranks under the same mesh"));
 }
 
 TEST_CASE("the newest two checkpoints are kept", "[train][checkpoint]") {
