@@ -105,7 +105,8 @@ TEST_CASE("a split shares no byte and says where it cut", "[data][token_file]") 
   }
   auto const path = here.write("text", alphabet(1000));
   CHECK(data::split_text(path, 8, 0.25).held_out_begin == 750);
-  for (double fraction : {0.0, 1.0, -0.1, 1.5, 1e-9}) CHECK_THROWS_AS(data::split_text(path, 8, fraction), config_error);
+  for (double fraction : {0.0, 1.0, -0.1, 1.5, 1e-9})
+    CHECK_THROWS_AS(data::split_text(path, 8, fraction), config_error);
   CHECK_THROWS_AS(data::split_text(path, 101), config_error);  // 100 bytes are held out
   CHECK_THROWS_AS(data::split_text(here / "none", 8), io_error);
 }

@@ -11,11 +11,10 @@ namespace trireme {
 /// An 8-bit floating-point number: a sign, an exponent and so many bits behind the point. Storage only; arithmetic
 /// happens in float.
 ///
-/// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept. With infinities (E5M2, as
-/// in
-///           IEEE 754) larger numbers become infinite; without (E4M3 of [Micikevicius et al., 2022]: exponent 15 has
-///           numbers, too, and a NaN) they become NaN. saturated() makes them the largest number. All codes, and all
-///           numbers halfway between two, are as in the package ml-dtypes.
+/// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept. With infinities (E5M2,
+///           as in IEEE 754) larger numbers become infinite; without (E4M3 of [Micikevicius et al., 2022]: exponent 15
+///           has numbers, too, and a NaN) they become NaN. saturated() makes them the largest number. All codes, and
+///           all numbers halfway between two, are as in the package ml-dtypes.
 template <int Fraction, int Bias, bool Infinities>
 struct float8 {
   std::uint8_t bits = 0;

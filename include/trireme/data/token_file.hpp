@@ -23,8 +23,8 @@ class held_out_windows;
 
 /// A text file whose bytes are the tokens (a vocabulary of 256), or a range of its bytes.
 ///
-/// open() returns windows to train on, open_held_out() windows to evaluate on; split_text() gives both, disjoint. Only whole
-/// windows are used: fewer than `context` bytes at the end of the range may stay unused.
+/// open() returns windows to train on, open_held_out() windows to evaluate on; split_text() gives both, disjoint. Only
+/// whole windows are used: fewer than `context` bytes at the end of the range may stay unused.
 ///
 /// Errors   open() and open_held_out() throw io_error if the file is missing, empty, not readable or not a regular
 ///          file, config_error if the range is not within the file or is too short for one window.
@@ -181,7 +181,8 @@ struct token_split {
 /// a file at exactly floor(bytes * 9 / 10). No byte is in both parts, and the last training target is before the split.
 ///
 /// Errors  throws config_error if the fraction is not in (0, 1) or a part is too short; io_error as token_file.
-[[nodiscard]] inline token_split split_text(std::string const& path, std::int64_t context, double held_out_fraction = 0.1) {
+[[nodiscard]] inline token_split split_text(std::string const& path, std::int64_t context,
+                                            double held_out_fraction = 0.1) {
   detail::training_part const part(held_out_fraction, "trireme::data::split_text");
   auto const bytes = detail::stable_file(path, "trireme::data::split_text").size();
   auto const begin = part.of(bytes);

@@ -167,8 +167,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
     if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
-    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy, for_input), packed(pass, for_input),
-                                   {to.act, to.before, to.accumulate || change_.has_value()});
+    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy, for_input),
+                                   packed(pass, for_input), {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
@@ -180,7 +180,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     if (trains) {
       kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
                                       operand(pass, product_operand::role::input, all, for_weight),
-                                      operand(pass, product_operand::role::gradient, dy, for_weight), ops::orientation::in_out);
+                                      operand(pass, product_operand::role::gradient, dy, for_weight),
+                                      ops::orientation::in_out);
     }
     pass.scratch.rewind(mark);
   }

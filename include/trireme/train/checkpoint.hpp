@@ -54,7 +54,7 @@ namespace trireme::checkpoint {
 
 /// The numbers that each rank keeps of its own: with error feedback or local steps.
 struct own_numbers {
-  int ranks = 0;  ///< that have some; 0: none has
+  int ranks = 0;              ///< that have some; 0: none has
   bool are_summands = true;   ///< only their sums count, so another number of ranks can divide them anew
   std::int64_t summands = 0;  ///< number of them, on all ranks
   std::uint64_t layout = 0;   ///< a hash of which rank has which

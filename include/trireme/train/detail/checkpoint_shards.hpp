@@ -218,7 +218,8 @@ class shard_index {
     if (type == dtype::f64) return f(double{});
     if (type == dtype::bf16) return f(bf16{});
     if (type == dtype::f16) return f(f16{});
-    if (type != dtype::f32) throw config_error(text("trireme::checkpoint: sums of ", name_of(type), " are not divided"));
+    if (type != dtype::f32)
+      throw config_error(text("trireme::checkpoint: sums of ", name_of(type), " are not divided"));
     return f(float{});
   }
   static double as_double(std::vector<std::byte> const& bytes, dtype type, std::size_t at) {
@@ -250,8 +251,8 @@ class shard_index {
 
   [[nodiscard]] format_error other_extents(std::string const& name, shard const& held,
                                            parameter_info const& part) const {
-    return missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
-                        " elements, but this run's has ", part.whole_extents().size()));
+    return missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(), " elements, but this run's has ",
+                        part.whole_extents().size()));
   }
 
   void add(formats::directory const& in, std::string const& name, formats::json::value const& record) {

@@ -14,18 +14,19 @@
 
 namespace trireme::checkpoint::detail {
 
-/// Collective. What ranks keep of their own.
+/// Collective. The numbers that each rank keeps of its own.
 /// @param owned  the pieces that this rank saves.
 template <class Comm>
 [[nodiscard]] own_numbers numbers_of_ranks(Comm& world, std::span<state_shard const> owned) {
-  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are no summands, summands, and a hash of who holds what
+  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are not summands, summands, and a hash of who holds what
   for (auto const& each : owned) {
     if (!each.of_rank) continue;
     ++sums[0];
     if (each.summands == 0) ++sums[1];
     if (each.summands > 0) sums[2] += static_cast<std::uint64_t>(each.size());
-    sums[3] += mix(hash_name(each.name) ^ mix(hash_name(box_text(each.box)) ^ mix(static_cast<std::uint64_t>(each.first)) ^
-                                              static_cast<std::uint64_t>(each.size())));
+    sums[3] +=
+        mix(hash_name(each.name) ^ mix(hash_name(box_text(each.box)) ^ mix(static_cast<std::uint64_t>(each.first)) ^
+                                       static_cast<std::uint64_t>(each.size())));
   }
   world.all_reduce(tensor_view<std::uint64_t>(sums, shape{4}), reduction::sum{});
   return {.ranks = sums[0] == 0 ? 0 : world.size(),
