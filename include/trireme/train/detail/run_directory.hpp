@@ -18,7 +18,7 @@ namespace trireme::checkpoint::detail {
 /// @param owned  the pieces that this rank saves.
 template <class Comm>
 [[nodiscard]] own_numbers numbers_of_ranks(Comm& world, std::span<state_shard const> owned) {
-  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are not summands, summands, and a hash of who holds what
+  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are not summands, summands, and a hash of where each lies
   for (auto const& each : owned) {
     if (!each.of_rank) continue;
     ++sums[0];
