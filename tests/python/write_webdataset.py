@@ -31,5 +31,6 @@ with tarfile.open("names.tar", "w") as archive:
 for name in ("written.tar", "names.tar"):
     with open(name + ".txt", "w", encoding="utf-8") as out:
         for sample in webdataset.WebDataset(name, shardshuffle=False):
-            fields = sorted((ending, zlib.crc32(value)) for ending, value in sample.items() if not ending.startswith("__"))
+            files = {ending: value for ending, value in sample.items() if not ending.startswith("__")}
+            fields = sorted((ending, zlib.crc32(value)) for ending, value in files.items())
             out.write(" ".join([sample["__key__"]] + ["%s=%08x" % field for field in fields]) + "\n")

@@ -113,7 +113,7 @@ namespace detail {
       "{%ifnotadd_generation_promptisdefined%}\n{%setadd_generation_prompt=false%}\n"
       "{%endif%}\n";
   if (all.starts_with(unless_asked)) all.remove_prefix(unless_asked.size());
-  // What begins an answer is no part of a conversation that has one.
+  // What begins an answer is left out of a conversation that has one.
   for (std::string_view const begins :
        {"{%ifadd_generation_prompt%}\n{{'<|im_start|>assistant\\n'}}\n{%endif%}\n",
         "{%ifadd_generation_prompt%}\n{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}\n{%endif%}\n"}) {
