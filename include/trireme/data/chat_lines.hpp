@@ -204,8 +204,7 @@ inline void add_message(chat_lines const& from, chat_text& to, std::string_view 
 /// Conversations as samples.
 ///
 /// Shapes   inputs (T) int32: the tokens of one conversation, or of several, then `.padding`; targets (T) int32: the
-/// next
-///          token of the same conversation where that is part of an answer, else -1.
+///          next token of the same conversation where that is part of an answer, else -1.
 /// Bytes    4 per token, and 16 per conversation if they are packed; copies share them.
 /// Threads  read() is const.
 /// @models trireme::dataset          @see chat_lines
