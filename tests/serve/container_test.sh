@@ -11,11 +11,11 @@ done
 ((EUID == 0)) || skip "making a Debian needs root"
 work=$(mktemp -d)
 export BUILDAH_ISOLATION=chroot
-buildah() { command buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"; }
+buildah() { command buildah --root "$work/storage" --runroot "$work/run" "$@"; }
 running=''
 leave() {
   [[ -z $running ]] || kill "$running" 2>/dev/null || true
-  timeout 30 buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" rm --all >/dev/null 2>&1 || true
+  timeout 30 buildah --root "$work/storage" --runroot "$work/run" rm --all >/dev/null 2>&1 || true
   umount "$work"/storage/* 2>/dev/null || true
   rm -rf --one-file-system "$work"
 }
@@ -63,6 +63,7 @@ chmod -R a+rX "$work/model"
 chmod a+x "$work"
 container=$(buildah from --pull-never serve)
 inside() { buildah run --volume "$work/model:/model:ro" "$container" -- "$@"; }
+inside test -r /model/config.json
 if inside touch /model/file 2>/dev/null || inside touch /usr/local/bin/file 2>/dev/null; then
   echo "the server could write a file"
   exit 1
