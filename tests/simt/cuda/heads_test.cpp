@@ -26,7 +26,7 @@ static_assert(has_heads<precision::fp32> && has_heads<precision::fp64> && has_he
 // Widths of packs and others, as many keys as queries and fewer.
 constexpr std::array<ops::head_layout, 6> layouts{
     {{5, 3, 3, 6}, {4, 6, 2, 34}, {3, 4, 1, 2}, {2, 2, 2, 32}, {3, 4, 2, 64}, {2, 3, 3, 272}}};
-constexpr std::int64_t samples = large ? 200 : 2;
+constexpr std::int64_t sample_count = large ? 200 : 2;
 
 template <class T>
 tensor_view<T const, cuda> read_only(shifted<T> const& it) {
@@ -68,7 +68,7 @@ TEST_CASE("heads are arranged and rotated on a device as on the host", "[heads]"
       for (std::int64_t const shift : {0, 1}) {
         for (bool const turns : {true, false}) {
           CAPTURE(how.heads, how.key_heads, how.width, shift, turns, sizeof(T));
-          auto const rows = samples * how.context;
+          auto const rows = sample_count * how.context;
           auto const x = numbers<T>(rows * how.columns(), 1), dqkv = numbers<T>(rows * 3 * how.heads * how.width, 2);
           std::vector<real> table(turns ? static_cast<std::size_t>(how.context * how.width) : 0);
           if (turns) on_host::rotations(tensor_view(table).reshaped({how.context, how.width}), 3, 100);
@@ -109,7 +109,7 @@ TEST_CASE("norms of heads on a device are the host's", "[heads]") {
     for (auto const& how : layouts) {
       for (std::int64_t const shift : {0, 1}) {
         CAPTURE(how.heads, how.key_heads, how.width, shift, sizeof(T));
-        auto const rows = 20 * samples;
+        auto const rows = 20 * sample_count;
         auto const x = numbers<T>(rows * how.columns(), 1), dy = numbers<T>(rows * how.columns(), 2);
         auto const query_gain = numbers<T>(how.width, 3), key_gain = numbers<T>(how.width, 4);
         std::vector<T> y(x.size()), dx(x.size());
@@ -181,5 +181,5 @@ TEST_CASE("the keys that tokens let each position see on a device are the host's
           kernels::visible_keys(seen.view.reshaped({3, 10, 2}), read_only(tokens).reshaped({3, 10}), {0, 1});
         }) ==
         "trireme::nn::attend: sample 1 of a micro-batch has the padding token 0 at position 3, between words; pad "
-        "samples at their ends only");
+        "sample_count at their ends only");
 }
