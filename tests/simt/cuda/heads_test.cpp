@@ -181,5 +181,5 @@ TEST_CASE("the keys that tokens let each position see on a device are the host's
           kernels::visible_keys(seen.view.reshaped({3, 10, 2}), read_only(tokens).reshaped({3, 10}), {0, 1});
         }) ==
         "trireme::nn::attend: sample 1 of a micro-batch has the padding token 0 at position 3, between words; pad "
-        "sample_count at their ends only");
+        "samples at their ends only");
 }
