@@ -191,12 +191,17 @@ class message_engine final : public collective_engine {
     MPI_Comm made = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
     auto code = driver.alone([&] { return MPI_Comm_idup(theirs, &made, &request); });
-    auto const end = clock::now() + deadline;
+    auto const began = clock::now();
     for (int done = 0; code == MPI_SUCCESS && done == 0;) {
       code = driver.alone([&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
       driver.close_groups();  // others may have to end one before they come
-      if (done == 0) std::this_thread::yield();
-      if (done == 0 && clock::now() > end) {
+      if (done != 0) break;
+      auto const waited = clock::now() - began;
+      if (waited < std::chrono::milliseconds(5))
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      if (waited > deadline) {
         mpi_session::instance().abandon();
         throw comm_error(
             text(mpi_name, ": waited ", to_string(deadline),
