@@ -86,7 +86,11 @@ asked = urllib.request.Request("http://127.0.0.1:%s/v1/completions" % sys.argv[1
 told = json.load(urllib.request.urlopen(asked))
 assert told["usage"]["completion_tokens"] == 5, told
 PYTHON
-pkill -TERM -f "^serve /model --host 0.0.0.0 --port $port" || { echo "no server runs"; exit 1; }
+stopped=0
+for id in $(pgrep -f -- "--port $port"); do
+  if [[ $(readlink "/proc/$id/exe") == */serve ]]; then kill -TERM "$id" && stopped=1; fi
+done
+((stopped)) || { echo "no server runs"; exit 1; }
 status=0
 wait "$running" || status=$?
 running=''
