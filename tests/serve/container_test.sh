@@ -12,9 +12,16 @@ done
 work=$(mktemp -d)
 export BUILDAH_ISOLATION=chroot
 buildah() { command buildah --root "$work/storage" --runroot "$work/run" "$@"; }
-running=''
+running='' port=''
+end_server() {  # buildah, which started it, then ends too
+  local id found=1
+  for id in $(pgrep -f -- "--port $port"); do
+    if [[ $(readlink "/proc/$id/exe") == */serve ]]; then kill -TERM "$id" && found=0; fi
+  done
+  return $found
+}
 leave() {
-  [[ -z $running ]] || kill "$running" 2>/dev/null || true
+  if [[ -n $running ]]; then end_server && wait "$running" || true; fi
   timeout 30 buildah --root "$work/storage" --runroot "$work/run" rm --all >/dev/null 2>&1 || true
   umount "$work"/storage/* 2>/dev/null || true
   rm -rf --one-file-system "$work"
@@ -86,7 +93,7 @@ asked = urllib.request.Request("http://127.0.0.1:%s/v1/completions" % sys.argv[1
 told = json.load(urllib.request.urlopen(asked))
 assert told["usage"]["completion_tokens"] == 5, told
 PYTHON
-pkill -TERM -f "^serve /model --host 0.0.0.0 --port $port" || { echo "no server runs"; exit 1; }
+end_server || { echo "no server runs"; exit 1; }
 status=0
 wait "$running" || status=$?
 running=''
