@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b44acd64ca43814ae401ca7e14aebaa7b99a8e288cdf6046d542b7e256b73395
+// SHA-256 of the sources: d9dcb88cb9e8ea01ce7dc4c8c415978b2d1354fdc937182fda17f1dbf5174ef6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13199,8 +13199,8 @@ class held_out_windows;
 
 /// A text file whose bytes are the tokens (a vocabulary of 256), or a range of its bytes.
 ///
-/// open() returns windows to train on, open_held_out() windows to evaluate on; split() gives both, disjoint. Only whole
-/// windows are used: fewer than `context` bytes at the end of the range may stay unused.
+/// open() returns windows to train on, open_held_out() windows to evaluate on; split_text() gives both, disjoint. Only
+/// whole windows are used: fewer than `context` bytes at the end of the range may stay unused.
 ///
 /// Errors   open() and open_held_out() throw io_error if the file is missing, empty, not readable or not a regular
 ///          file, config_error if the range is not within the file or is too short for one window.
@@ -13357,12 +13357,13 @@ struct token_split {
 /// a file at exactly floor(bytes * 9 / 10). No byte is in both parts, and the last training target is before the split.
 ///
 /// Errors  throws config_error if the fraction is not in (0, 1) or a part is too short; io_error as token_file.
-[[nodiscard]] inline token_split split(std::string const& path, std::int64_t context, double held_out_fraction = 0.1) {
-  detail::training_part const part(held_out_fraction, "trireme::data::split");
-  auto const bytes = detail::stable_file(path, "trireme::data::split").size();
+[[nodiscard]] inline token_split split_text(std::string const& path, std::int64_t context,
+                                            double held_out_fraction = 0.1) {
+  detail::training_part const part(held_out_fraction, "trireme::data::split_text");
+  auto const bytes = detail::stable_file(path, "trireme::data::split_text").size();
   auto const begin = part.of(bytes);
   if (begin < 1)
-    throw config_error(text("trireme::data::split: ", path, ": ", how_many(bytes, "byte"),
+    throw config_error(text("trireme::data::split_text: ", path, ": ", how_many(bytes, "byte"),
                             agreeing(bytes, " leaves", " leave"), " none to train on"));
   return {token_windows({.path = path, .context = context, .first_byte = 0, .last_byte = begin - 1}),
           held_out_windows({.path = path, .context = context, .first_byte = begin, .last_byte = bytes - 1}), bytes,
@@ -18440,8 +18441,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
     if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
-    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy, for_input), packed(pass, for_input),
-                                   {to.act, to.before, to.accumulate || change_.has_value()});
+    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy, for_input),
+                                   packed(pass, for_input), {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
@@ -18453,7 +18454,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     if (trains) {
       kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
                                       operand(pass, product_operand::role::input, all, for_weight),
-                                      operand(pass, product_operand::role::gradient, dy, for_weight), ops::orientation::in_out);
+                                      operand(pass, product_operand::role::gradient, dy, for_weight),
+                                      ops::orientation::in_out);
     }
     pass.scratch.rewind(mark);
   }
@@ -40798,7 +40800,8 @@ class shard_index {
     if (type == dtype::f64) return f(double{});
     if (type == dtype::bf16) return f(bf16{});
     if (type == dtype::f16) return f(f16{});
-    if (type != dtype::f32) throw config_error(text("trireme::checkpoint: sums of ", name_of(type), " are not divided"));
+    if (type != dtype::f32)
+      throw config_error(text("trireme::checkpoint: sums of ", name_of(type), " are not divided"));
     return f(float{});
   }
   static double as_double(std::vector<std::byte> const& bytes, dtype type, std::size_t at) {
@@ -40830,8 +40833,8 @@ class shard_index {
 
   [[nodiscard]] format_error other_extents(std::string const& name, shard const& held,
                                            parameter_info const& part) const {
-    return missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
-                        " elements, but this run's has ", part.whole_extents().size()));
+    return missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(), " elements, but this run's has ",
+                        part.whole_extents().size()));
   }
 
   void add(formats::directory const& in, std::string const& name, formats::json::value const& record) {
@@ -41063,7 +41066,7 @@ namespace trireme::checkpoint {
 
 /// The numbers that each rank keeps of its own: with error feedback or local steps.
 struct own_numbers {
-  int ranks = 0;  ///< that have some; 0: none has
+  int ranks = 0;              ///< that have some; 0: none has
   bool are_summands = true;   ///< only their sums count, so another number of ranks can divide them anew
   std::int64_t summands = 0;  ///< number of them, on all ranks
   std::uint64_t layout = 0;   ///< a hash of which rank has which
@@ -41875,18 +41878,19 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
 // ---- trireme/train/detail/run_directory.hpp
 namespace trireme::checkpoint::detail {
 
-/// Collective. What ranks keep of their own.
+/// Collective. The numbers that each rank keeps of its own.
 /// @param owned  the pieces that this rank saves.
 template <class Comm>
 [[nodiscard]] own_numbers numbers_of_ranks(Comm& world, std::span<state_shard const> owned) {
-  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are no summands, summands, and a hash of who holds what
+  std::uint64_t sums[] = {0, 0, 0, 0};  // pieces, those that are not summands, summands, and a hash of where each lies
   for (auto const& each : owned) {
     if (!each.of_rank) continue;
     ++sums[0];
     if (each.summands == 0) ++sums[1];
     if (each.summands > 0) sums[2] += static_cast<std::uint64_t>(each.size());
-    sums[3] += mix(hash_name(each.name) ^ mix(hash_name(box_text(each.box)) ^ mix(static_cast<std::uint64_t>(each.first)) ^
-                                              static_cast<std::uint64_t>(each.size())));
+    sums[3] +=
+        mix(hash_name(each.name) ^ mix(hash_name(box_text(each.box)) ^ mix(static_cast<std::uint64_t>(each.first)) ^
+                                       static_cast<std::uint64_t>(each.size())));
   }
   world.all_reduce(tensor_view<std::uint64_t>(sums, shape{4}), reduction::sum{});
   return {.ranks = sums[0] == 0 ? 0 : world.size(),

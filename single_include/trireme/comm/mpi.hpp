@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8c77a394b1ccbeebd46654967ca7cbae0cf28d8f1ec74bbe42023283462466b9
+// SHA-256 of the sources: acbb1681752960266586354ede2dc9d1fda10004fff9d4b7c5df2cec20abdfd2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -2283,28 +2283,38 @@ class mpi_driver {
         driver.wake_helper(lock);
       }
     } const here(*this, lock);
-    clock::time_point began{};
+    // A round usually takes less than a microsecond, but can take 50 ms on a busy machine, where Open MPI lets other
+    // processes compute whenever it has nothing to do. So a slow wait looks at the clock in each round: otherwise it
+    // would end, and hear of a failure, seconds too late.
+    using namespace std::chrono_literals;
+    clock::time_point began{}, paused{};
+    bool is_long = false;
     for (std::uint32_t round = 1;; ++round) {
       if (op.finished.load(std::memory_order_relaxed)) return;
       if (op.where->family->failed) throw_failure(*op.where, op.route.what.kind, lock);
       if (round == 1) expect_callable(op);
+      if (round == 4) began = paused = clock::now();
       if (active_.size() == 1)
         advance(op);
       else
         advance_all();
-      if (round % 32 != 0 || op.finished.load(std::memory_order_relaxed)) continue;
-      listen();
+      bool const looks = is_long || round % 32 == 0 || round == 8 || round == 16;
+      if (!looks || op.finished.load(std::memory_order_relaxed)) continue;
       auto const now = clock::now();
-      if (began == clock::time_point{}) began = now;
-      if (now - began > op.where->deadline) give_up(op);
-      call_roll(op, now - began, now);
-      report_if_late(op.reported_late, now - began, op.where->deadline, [&] { return op.as_late(); });
+      auto const waited = now - began;
+      is_long = waited >= 5ms;
+      if (round % 32 != 0 && now - paused < 5ms) continue;
+      listen();
+      if (waited > op.where->deadline) give_up(op);
+      call_roll(op, waited, now);
+      report_if_late(op.reported_late, waited, op.where->deadline, [&] { return op.as_late(); });
+      paused = now;
       // In a long wait the core is needed by ranks that still compute.
       lock.unlock();
-      if (now - began < std::chrono::milliseconds(5))
-        std::this_thread::yield();
+      if (is_long)
+        std::this_thread::sleep_for(50us);
       else
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        std::this_thread::yield();
       lock.lock();
     }
   }
@@ -2778,12 +2788,17 @@ class message_engine final : public collective_engine {
     MPI_Comm made = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
     auto code = driver.alone([&] { return MPI_Comm_idup(theirs, &made, &request); });
-    auto const end = clock::now() + deadline;
+    auto const began = clock::now();
     for (int done = 0; code == MPI_SUCCESS && done == 0;) {
       code = driver.alone([&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
       driver.close_groups();  // others may have to end one before they come
-      if (done == 0) std::this_thread::yield();
-      if (done == 0 && clock::now() > end) {
+      if (done != 0) break;
+      auto const waited = clock::now() - began;
+      if (waited < std::chrono::milliseconds(5))
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      if (waited > deadline) {
         mpi_session::instance().abandon();
         throw comm_error(
             text(mpi_name, ": waited ", to_string(deadline),

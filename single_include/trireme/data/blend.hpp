@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/blend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5d514eac8b035a36815e3cb7d7ce8cd08cae96c06397172c8779b5e28e9cf257
+// SHA-256 of the sources: b874366c841b6e9edd5b86fb553a95e78446b6d1a14542b8abfba1a474ee0deb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,7 +39,7 @@ struct blend_source {
 ///
 /// The order is a function of (seed, epoch, position), so a run resumes from two numbers. A source that is added
 /// changes the number of samples: a loader refuses to continue within an epoch, unless seek(place.next_epoch()) asks
-/// for it. Other weights are not noticed. Datasets made of a blend (concat, subset, hash_split) have its samples but
+/// for it. Other weights are not noticed. Datasets made of a blend (concat, subset, split) have its samples but
 /// not its order; data::map keeps it.
 ///
 /// Method   weights become parts of a period of at most 2^20 samples, whose order is that of [Tijdeman, "The chairman

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/chat_lines.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d111b0feae465bfad71bd7ca5bdbeae6c8e89b8f07958afaf657d91917f6eb6c
+// SHA-256 of the sources: 152c29f1c69519369fd5a655c8d089181cd8382952b6feb4bbc37ccd501b8781
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -270,9 +270,8 @@ inline void add_message(chat_lines const& from, chat_text& to, std::string_view 
 
 /// Conversations as samples.
 ///
-/// Shapes   inputs (T) int32: the tokens of one conversation, or of several, then `.padding`; targets (T) int32: the
-/// next
-///          token of the same conversation where that is part of an answer, else -1.
+/// Shapes   inputs (T) int32: the tokens of one conversation, or of several, then `.padding`; targets (T) int32:
+///          the next token of the same conversation where that is part of an answer, else -1.
 /// Bytes    4 per token, and 16 per conversation if they are packed; copies share them.
 /// Threads  read() is const.
 /// @models trireme::dataset          @see chat_lines

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/chat_template.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 324ba996f63dbc04dae9241f5ecd3dd01903f0a44f64e29f8cc10ef715d0ebbd
+// SHA-256 of the sources: 8a4f5c27fbd3528d1090740b601b0657140625e11bd25a68b612f770ca7f53e0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 namespace trireme::data {
 
@@ -115,7 +114,7 @@ namespace detail {
       "{%ifnotadd_generation_promptisdefined%}\n{%setadd_generation_prompt=false%}\n"
       "{%endif%}\n";
   if (all.starts_with(unless_asked)) all.remove_prefix(unless_asked.size());
-  // What begins an answer is no part of a conversation that has one.
+  // The beginning of an answer, which a template adds to a conversation that waits for one.
   for (std::string_view const begins :
        {"{%ifadd_generation_prompt%}\n{{'<|im_start|>assistant\\n'}}\n{%endif%}\n",
         "{%ifadd_generation_prompt%}\n{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}\n{%endif%}\n"}) {

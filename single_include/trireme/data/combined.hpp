@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/combined.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1f917d9bee3826e24bfe695cd9c0d94dc1f6b91e873feb9c4049332661417a36
+// SHA-256 of the sources: 710af14f087c79582edcc4ada98e484dcd858bcc3556913751c257f9bbab1f83
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -235,18 +235,21 @@ class subset {
 };
 
 /// The two parts of a dataset.
-struct hash_split_parts {
+struct split_parts {
   subset training, held_out;
 };
 
 /// Splits a dataset by a hash of each sample's number, so that a sample's side never depends on the others: a dataset
 /// that grows at its end keeps the sides of its samples.
 ///
-///     auto const parts = data::hash_split{.held_out = 0.1}(samples);
+///     auto const parts = data::split{.held_out = 0.1, .by = data::split::hash}(samples);
 ///
 /// Errors   config_error if the fraction is not between 0 and 1, or if one part has no samples.
-struct hash_split {
+struct split {
+  enum choice : std::uint8_t { hash };
+
   double held_out = 0.1;   ///< the part of all samples, about
+  choice by = hash;        ///< what a sample's side depends on: a hash of its number
   std::uint64_t seed = 0;  ///< another seed gives other sides
 
   /// Whether a sample is held out.
@@ -254,24 +257,24 @@ struct hash_split {
     auto const block = random_block({seed, 0}, 0x73706c74U, static_cast<std::uint64_t>(id), 0);  // "splt"
     return static_cast<double>(block[0]) < held_out * 0x1p32;
   }
-  [[nodiscard]] hash_split_parts operator()(shared_dataset const& from) const {
+  [[nodiscard]] split_parts operator()(shared_dataset const& from) const {
     if (!(held_out > 0 && held_out < 1)) {
-      throw config_error(text("trireme::data::hash_split: .held_out = ", held_out, ", but it must be between 0 and 1"));
+      throw config_error(text("trireme::data::split: .held_out = ", held_out, ", but it must be between 0 and 1"));
     }
     std::vector<std::int64_t> sides[2];
     for (std::int64_t id = 0; id < from.size(); ++id) sides[holds_out(id) ? 1 : 0].push_back(id);
     if (sides[0].empty() || sides[1].empty()) {
-      throw config_error(text("trireme::data::hash_split: of ", how_many(from.size(), "sample"),
+      throw config_error(text("trireme::data::split: of ", how_many(from.size(), "sample"),
                               " none is left in one of the parts; give more samples"));
     }
     return {subset(from, std::move(sides[0])), subset(from, std::move(sides[1]))};
   }
-  friend bool operator==(hash_split const&, hash_split const&) = default;
+  friend bool operator==(split const&, split const&) = default;
 };
 
-/// "trireme::data::hash_split{.held_out = 0.1, .seed = 0}"
-[[nodiscard]] inline std::string to_string(hash_split const& split) {
-  return text("trireme::data::hash_split{.held_out = ", split.held_out, ", .seed = ", split.seed, "}");
+/// "trireme::data::split{.held_out = 0.1, .by = hash, .seed = 0}"
+[[nodiscard]] inline std::string to_string(split const& it) {
+  return text("trireme::data::split{.held_out = ", it.held_out, ", .by = hash, .seed = ", it.seed, "}");
 }
 
 }  // namespace trireme::data

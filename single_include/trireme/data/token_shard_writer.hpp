@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/token_shard_writer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ff380f220bea4753c6c5d850fced0be01527887874263d1563b10912c2cb5fe6
+// SHA-256 of the sources: 2c9c9ed50df9f07c38642cff662ee88db182f1867f72b6e798a0c0052424cd70
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -311,6 +311,7 @@ class shards_in_progress {
       save(true);
     }
     count();
+    written_.bytes = written_.of_bytes;
     parent_.rename(name_ + ".partial", name_);
     parent_.synchronise();
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 064539dae1e734ef067f2137b365f811529d774d3185413314ea9905383fc39f
+// SHA-256 of the sources: ea67d7a7534cd87f84ea21c933cc2e862f6c15cc2b4a4c391d027316d8d4cb16
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -157,9 +157,8 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
     bool const direct = at_.one_pixel();
     if (!to.accumulate && !direct) kernels::fill(to.into, 0.0);
     for_each_part(pass, to.into, [&](std::int64_t first, view part, view seen) {
-      auto const d =
-          pass.operand(weight_.info.name, product_operand::role::gradient, as_places(dy.rows(first, part.extent(0))),
-                       product_operand::product::input_gradient);
+      auto const d = pass.operand(weight_.info.name, product_operand::role::gradient,
+                                  as_places(dy.rows(first, part.extent(0))), product_operand::product::input_gradient);
       kernels::linear_backward_input(seen, d, weights, {ops::activation::none, view{}, direct && to.accumulate});
       if (!direct) images::patches_backward(part, seen, at_);
     });
@@ -169,13 +168,12 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
     for_each_part(pass, x.get(pass), [&](std::int64_t first, view part, view seen) {
       if (!at_.one_pixel()) images::patches(seen, part, at_);
       auto const d = as_places(dy.rows(first, part.extent(0)));
-      kernels::linear_backward_weight(
-          dw, bias_.gradient,
-          pass.operand(weight_.info.name, product_operand::role::input, seen,
-                       product_operand::product::weight_gradient),
-          pass.operand(weight_.info.name, product_operand::role::gradient, d,
-                       product_operand::product::weight_gradient),
-          ops::orientation::in_out);
+      kernels::linear_backward_weight(dw, bias_.gradient,
+                                      pass.operand(weight_.info.name, product_operand::role::input, seen,
+                                                   product_operand::product::weight_gradient),
+                                      pass.operand(weight_.info.name, product_operand::role::gradient, d,
+                                                   product_operand::product::weight_gradient),
+                                      ops::orientation::in_out);
     });
   }
 
@@ -189,8 +187,7 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
     bias_.info = {at.name + ".bias", {what_.outputs}, start, false};
   }
   auto& packed(pass<Env>& pass, product_operand::product of = product_operand::product::forward) {
-    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({at_.numbers(), what_.outputs}),
-                          of);
+    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({at_.numbers(), what_.outputs}), of);
   }
   [[nodiscard]] view as_places(view y) const { return y.reshaped({y.size() / what_.outputs, what_.outputs}); }
 

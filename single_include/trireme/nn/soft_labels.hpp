@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/soft_labels.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 63780543a0170b7cff16781f31b2d5c7fcf8920a32dc187567380bb47a485959
+// SHA-256 of the sources: 2ce55c21abe3edb46ff1b16157e0b28332acbf47719cc49e154a52ae0abf7595
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -161,7 +161,7 @@ struct emits_soft_labels {
   template <class Unit>
   void operator()(Unit const& unit) const {
     if constexpr (changes<Unit>) {
-      put(block{std::string(unit.name()), unit.width(), with_soft_labels(unit.layers())});
+      put(block{unit.name(), unit.width(), with_soft_labels(unit.layers())});
     } else {
       put(unit);
     }

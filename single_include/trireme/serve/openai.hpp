@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/serve/openai.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: cc4a55da07eecdabdc1517a40c74f80ec0d43ad5d7912bb1612776bd6bbb78ad
+// SHA-256 of the sources: f4f446f9a2fc7859cb826b48403c71316c8b765126e94a8ee0c2f0dc8270cedf
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,6 +41,7 @@ struct limits {
   std::int64_t most_answers = 256;  ///< prompts of a request times `n`
   std::int64_t most_logprobs = 20;  ///< likeliest tokens with each
   std::size_t most_stops = 16;      ///< strings that end an answer
+  std::int64_t dimensions = 0;      ///< of an embedding
   friend bool operator==(limits const&, limits const&) = default;
 };
 
@@ -55,12 +56,13 @@ using prompt = std::variant<std::string, std::vector<std::int32_t>>;
 enum class endpoint {
   completions,  ///< /v1/completions
   chat,         ///< /v1/chat/completions
+  embeddings,   ///< /v1/embeddings
 };
 
 /// A request, checked.
 struct asked {
   openai::endpoint endpoint = openai::endpoint::completions;
-  std::vector<prompt> prompts{};    ///< of completions
+  std::vector<prompt> prompts{};    ///< of completions; what is to be embedded
   std::vector<message> messages{};  ///< of a chat
   std::int64_t n = 1;               ///< answers to each prompt
   std::vector<std::string> stop{};  ///< an answer ends before any of them
@@ -70,6 +72,7 @@ struct asked {
   bool seeded = false;       ///< `how.seed` was given
   bool ignore_end = false;   ///< the model's end tokens do not end an answer
   bool begin_token = false;  ///< prompts that are texts begin with the tokenizer's special tokens
+  bool base64 = false;       ///< embeddings are sent as base64 of their floats, as OpenAI's own client asks for them
   request how{};             ///< all else, without its prompt and without the model's end tokens
 };
 
@@ -182,6 +185,9 @@ struct usage {
 [[nodiscard]] std::string chunk(asked const& what, heading const& head, part const& one);
 /// The part of a stream that has no answers but the numbers of tokens, for asked::usage.
 [[nodiscard]] std::string usage_chunk(asked const& what, heading const& head, usage const& used);
+/// The response to a request for embeddings, of as many numbers each.
+[[nodiscard]] std::string embeddings(asked const& what, std::string_view model,
+                                     std::vector<std::vector<float>> const& vectors, usage const& used);
 /// An error in a stream that has begun.
 [[nodiscard]] std::string error_chunk(refusal const& problem);
 inline constexpr std::string_view last_chunk = "data: [DONE]\n\n";
@@ -214,6 +220,7 @@ class api_keys {
 
 // ---- trireme/serve/openai.ipp
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -239,6 +246,7 @@ class reader {
       throw refusal(text("the body is not JSON: ", without_name(problem)));
     }
     if (!whole.is_object()) throw refusal("the body is not a JSON object");
+    out_.begin_token = embeds();
     out_.how.max_tokens = chat() ? most_.most_tokens : std::min<std::int64_t>(16, most_.most_tokens);
     for (auto const& [key, content] : whole.as_object()) {
       key_ = key;
@@ -256,6 +264,7 @@ class reader {
 
  private:
   [[nodiscard]] bool chat() const noexcept { return out_.endpoint == endpoint::chat; }
+  [[nodiscard]] bool embeds() const noexcept { return out_.endpoint == endpoint::embeddings; }
   template <class... Parts>
   [[noreturn]] void refuse(Parts const&... parts) const {
     throw refusal(key_.empty() ? text(parts...) : text(key_.substr(0, 80), ": ", parts...), key_);
@@ -366,6 +375,8 @@ class reader {
             text("the model \"", given.as_string().substr(0, 200), "\" is not here; there is \"", most_.model, "\""),
             "model", 404, "model_not_found");
       }
+    } else if (embeds()) {
+      if (!embeddings_member(given)) unknown();
     } else if (is("max_tokens") || (chat() && is("max_completion_tokens"))) {
       how.max_tokens = integer(given, chat() ? 1 : 0, most_.most_tokens);
     } else if (is("temperature")) {
@@ -404,18 +415,39 @@ class reader {
     } else if (is("frequency_penalty") || is("presence_penalty")) {
       only(!(std::abs(given.as_double()) > 0), "such penalty, but repetition_penalty");
     } else if (chat() ? !chat_member(given) : !completion_member(given)) {
-      static constexpr std::string_view ignored[] = {"user",
-                                                     "metadata",
-                                                     "store",
-                                                     "service_tier",
-                                                     "safety_identifier",
-                                                     "prompt_cache_key",
-                                                     "reasoning_effort",
-                                                     "verbosity",
-                                                     "prompt_cache_retention"};
-      if (std::find(std::begin(ignored), std::end(ignored), key_) == std::end(ignored))
-        refuse("this server does not know this member of a request; leave it out");
+      unknown();
     }
+  }
+  // A member that changes nothing, or is refused.
+  void unknown() const {
+    static constexpr std::string_view ignored[] = {"user",
+                                                   "metadata",
+                                                   "store",
+                                                   "service_tier",
+                                                   "safety_identifier",
+                                                   "prompt_cache_key",
+                                                   "reasoning_effort",
+                                                   "verbosity",
+                                                   "prompt_cache_retention"};
+    if (std::find(std::begin(ignored), std::end(ignored), key_) == std::end(ignored))
+      refuse("this server does not know this member of a request; leave it out");
+  }
+  bool embeddings_member(json::value const& given) {
+    auto const is = [&](std::string_view name) { return key_ == name; };
+    if (is("input")) {
+      prompts(given);
+    } else if (is("encoding_format")) {
+      out_.base64 = given.as_string() == "base64";
+      if (!out_.base64 && given.as_string() != "float") refuse("it is float or base64");
+    } else if (is("dimensions")) {
+      if (auto const wanted = given.as_int64(); wanted != most_.dimensions)
+        refuse(wanted, " is asked for, but the model's embeddings have ", most_.dimensions, " numbers; leave it out");
+    } else if (is("add_special_tokens")) {
+      out_.begin_token = given.as_bool();
+    } else {
+      return false;
+    }
+    return true;
   }
   bool completion_member(json::value const& given) {
     auto const is = [&](std::string_view name) { return key_ == name; };
@@ -460,6 +492,7 @@ class reader {
   }
   void check() const {
     if (chat() && out_.messages.empty()) throw refusal("messages: there are none; give one at least", "messages");
+    if (embeds() && out_.prompts.empty()) throw refusal("input: there is none; give a text or token ids", "input");
     if (!chat() && out_.prompts.empty()) throw refusal("prompt: there is none; give a text or token ids", "prompt");
     if (out_.how.logprobs > 0 && !out_.logprobs)
       throw refusal("top_logprobs: it is given without logprobs; say \"logprobs\": true too", "top_logprobs");
@@ -473,8 +506,13 @@ class reader {
     }
     for (auto const& each : out_.prompts) {
       auto const* const words = std::get_if<std::string>(&each);
-      if (words != nullptr && words->empty()) throw refusal("prompt: a text is empty; give a character", "prompt");
+      if (words != nullptr && words->empty()) refuse_empty();
     }
+  }
+
+  [[noreturn]] void refuse_empty() const {
+    std::string const name = embeds() ? "input" : "prompt";
+    throw refusal(name + ": a text is empty; give a character", name);
   }
 
   limits const& most_;
@@ -602,6 +640,26 @@ class reader {
   return json::value::make({{"prompt_tokens", used.prompt_tokens},
                             {"completion_tokens", used.completion_tokens},
                             {"total_tokens", used.prompt_tokens + used.completion_tokens}});
+}
+
+/// The bytes of floats, the lowest first.
+[[nodiscard]] inline std::string base64_of(std::vector<float> const& numbers) {
+  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes, out;
+  for (auto const number : numbers) {
+    auto const bits = std::bit_cast<std::uint32_t>(number);
+    for (unsigned shift = 0; shift < 32; shift += 8) bytes += static_cast<char>((bits >> shift) & 0xffU);
+  }
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t three = 0;
+    for (std::size_t j = i; j < i + 3; ++j)
+      three = three << 8U | (j < bytes.size() ? static_cast<unsigned char>(bytes[j]) : 0U);
+    for (std::size_t j = 0; j < 4; ++j) {
+      auto const here = j <= std::min<std::size_t>(3, bytes.size() - i);
+      out += here ? letters[three >> (18 - 6 * j) & 63U] : '=';
+    }
+  }
+  return out;
 }
 
 }  // namespace detail
@@ -743,6 +801,26 @@ TRIREME_BODY std::string usage_chunk(asked const& what, heading const& head, usa
   out.set("choices", formats::json::array{});
   out.set("usage", detail::usage_value(used));
   return text("data: ", formats::json::to_string(out), "\n\n");
+}
+
+TRIREME_BODY std::string embeddings(asked const& what, std::string_view model,
+                                    std::vector<std::vector<float>> const& vectors, usage const& used) {
+  using formats::json::value;
+  formats::json::array data;
+  for (std::size_t i = 0; i < vectors.size(); ++i) {
+    value vector;
+    if (what.base64) {
+      vector = detail::base64_of(vectors[i]);
+    } else {
+      formats::json::array numbers;
+      for (auto const each : vectors[i]) numbers.emplace_back(each);
+      vector = std::move(numbers);
+    }
+    data.push_back(value::make({{"object", "embedding"}, {"index", i}, {"embedding", std::move(vector)}}));
+  }
+  auto const all = value::make({{"prompt_tokens", used.prompt_tokens}, {"total_tokens", used.prompt_tokens}});
+  return formats::json::to_string(
+      value::make({{"object", "list"}, {"data", std::move(data)}, {"model", model}, {"usage", all}}));
 }
 
 TRIREME_BODY std::string error_chunk(refusal const& problem) { return text("data: ", body_of(problem), "\n\n"); }
