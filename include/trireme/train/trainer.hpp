@@ -384,7 +384,7 @@ class basic_trainer {
 
   /// Collective. Restores all state from the newest whole checkpoint in `directory` (or from the one that the path
   /// names, checkpoint::best_in(directory)->path, say) and continues its run. Any number of ranks and any strategy may
-  /// have written it (error feedback needs the same number of ranks).
+  /// have written it (local steps need the same number of ranks).
   ///
   /// Errors   as save().
   ///
