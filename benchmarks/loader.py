@@ -3,10 +3,10 @@
 
 How fast data::loader delivers, cached: windows of tokens beside a copy of memory (both per second of processor time);
 pictures (JPEG, resized to 256 x 256, 224 x 224 of them cut at random, flipped by chance) beside a DataLoader of torch
-with as many workers on the same files; the start at sample 10^9 of a sparse file; steps with decoding that takes 0.8 of their time, beside steps without. A row has source,
-workers, samples_per_second (a median), peer, peer_samples_per_second, and step_share: the share of the time that steps
-wait for data, where there are steps. The peer of pictures is null where torch and Pillow are not here. The two loaders
-of pictures take turns, a round of each.
+with as many workers on the same files; the start at sample 10^9 of a sparse file; steps with decoding that takes 0.8 of
+their time, beside steps without. A row has source, workers, samples_per_second (a median), peer,
+peer_samples_per_second, and step_share: the share of the time that steps wait for data, where there are steps. The peer
+of pictures is null where torch and Pillow are not here. The two loaders of pictures take turns, a round of each.
 """
 # targets: benchmark_loader_tokens benchmark_loader_pictures
 # needs: pictures
