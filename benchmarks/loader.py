@@ -2,11 +2,11 @@
 """scripts/benchmark loader [--rounds 7] [--pictures 256] [--workers 2]
 
 How fast data::loader delivers, cached: windows of tokens beside a copy of memory (both per second of processor time);
-pictures (JPEG, resized to 224 x 224) beside a DataLoader of torch with as many workers on the same files; the start at
-sample 10^9 of a sparse file; steps with decoding that takes 0.8 of their time, beside steps without. A row has source,
-workers, samples_per_second (a median), peer, peer_samples_per_second, and step_share: the share of the time that steps
-wait for data, where there are steps. The peer of pictures is null where torch and Pillow are not here. The two loaders
-of pictures take turns, a round of each.
+pictures (JPEG, resized to 256 x 256, 224 x 224 of them cut at random, flipped by chance) beside a DataLoader of torch
+with as many workers on the same files; the start at sample 10^9 of a sparse file; steps with decoding that takes 0.8 of
+their time, beside steps without. A row has source, workers, samples_per_second (a median), peer,
+peer_samples_per_second, and step_share: the share of the time that steps wait for data, where there are steps. The peer
+of pictures is null where torch and Pillow are not here. The two loaders of pictures take turns, a round of each.
 """
 # targets: benchmark_loader_tokens benchmark_loader_pictures
 # needs: pictures
@@ -14,6 +14,7 @@ of pictures take turns, a round of each.
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ parser.add_argument("--pictures", type=int, default=256)
 parser.add_argument("--workers", type=int, default=2)
 options = parser.parse_args()
 programs = os.path.join(os.environ["TRIREME_BINARY_DIR"], "benchmarks")
-SIDE = 224
+RESIZED, SIDE = 256, 224
 
 
 class Pictures:
@@ -49,7 +50,12 @@ class Pictures:
             picture = file.convert("RGB")
         side = min(picture.size)
         left, top = (picture.width - side) // 2, (picture.height - side) // 2
-        picture = picture.resize((SIDE, SIDE), Image.BILINEAR, (left, top, left + side, top + side))
+        picture = picture.resize((RESIZED, RESIZED), Image.BILINEAR, (left, top, left + side, top + side))
+        # As torchvision's RandomCrop and RandomHorizontalFlip.
+        left, top = random.randint(0, RESIZED - SIDE), random.randint(0, RESIZED - SIDE)
+        picture = picture.crop((left, top, left + SIDE, top + SIDE))
+        if random.random() < 0.5:
+            picture = picture.transpose(Image.FLIP_LEFT_RIGHT)
         numbers = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).view(SIDE, SIDE, 3)
         return numbers.float().div_(255), label
 

@@ -1,6 +1,7 @@
 // Pictures that a loader reads, for scripts/benchmark loader.
 //   loader_pictures make FOLDER N               writes N JPEG files of about 500 x 375 in FOLDER, of 4 classes
-//   loader_pictures read FOLDER WORKERS ROUNDS  samples per second of each round, an epoch, at 224 x 224
+//   loader_pictures read FOLDER WORKERS ROUNDS  samples per second of each round, an epoch: 256 x 256, of which 224 x
+//                                              224 are cut at random, flipped by chance
 #include <sys/stat.h>
 
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <jpeglib.h>
 
 #include "trireme/core/rng.hpp"
+#include "trireme/data/augment.hpp"
 #include "trireme/data/loader.hpp"
 #include "trireme/data/picture_folders.hpp"
 
@@ -65,7 +67,8 @@ int make(std::string const& folder, int count) {
 
 int read(std::string const& folder, int workers, int rounds) {
   using steady = std::chrono::steady_clock;
-  auto const data = data::picture_folders{.directory = folder, .height = 224, .width = 224}.open();
+  auto const data = data::augment(data::picture_folders{.directory = folder, .height = 256, .width = 256}.open(),
+                                  data::crop{.height = 224, .width = 224}, data::flip{});
   data::loader from(data, {.batch = 32, .workers = workers});
   auto const epoch = [&] {
     for (std::int64_t i = 0; i < from.batches_per_epoch(); ++i) static_cast<void>(from.next());

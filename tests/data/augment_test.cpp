@@ -250,6 +250,35 @@ TEST_CASE("a resized part keeps a slope, and has the area and ratio that were as
   CHECK(got[6] == Approx(14.5F + 14500).margin(0.6));
 }
 
+TEST_CASE("steps that make pictures and steps that change them follow each other in any number", "[data]") {
+  pictures const source{.count = 5, .height = 5, .width = 7};
+  std::vector<std::int64_t> const ids{3, 0, 4};
+  auto const check = [&](auto const& data) {
+    auto const each = static_cast<std::size_t>(shape(data.input_shape()).size());
+    std::vector<float> together(3 * each, -1);
+    std::vector<std::int32_t> labels(3);
+    for (auto const epoch : {std::uint64_t{0}, std::uint64_t{1}}) {
+      data.read({7, epoch, 10}, ids, together.data(), labels.data());
+      for (std::size_t row = 0; row < 3; ++row) {
+        auto const alone = one(data, {7, epoch, 10 + static_cast<std::int64_t>(row)}, ids[row]);
+        CHECK(alone.target == labels[row]);
+        CHECK(std::equal(alone.inputs.begin(), alone.inputs.end(),
+                         together.begin() + static_cast<std::ptrdiff_t>(row * each)));
+      }
+    }
+    return together;
+  };
+  data::crop const large{.height = 4, .width = 5}, small{.height = 2, .width = 3};
+  check(data::augment(source, data::flip{}));
+  check(data::augment(source, data::flip{}, large));
+  check(data::augment(source, large, data::flip{}, small, data::erase{}));
+  check(data::augment(source, data::resize_crop{}, large, data::mixup{}, small));
+  auto const flipped = data::augment(source, data::flip{.chance = 1});
+  auto const twice = check(data::augment(flipped, large, small, data::flip{.chance = 1}));
+  CHECK(twice[1] == twice[0] + 1);  // flipped twice
+  CHECK(twice[3] == twice[0] + 7);
+}
+
 TEST_CASE("colour changes brightness, contrast and saturation of the source's colours", "[data]") {
   struct flat : pictures {
     [[nodiscard]] shape input_shape() const { return {1, 2, 3}; }

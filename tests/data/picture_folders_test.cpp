@@ -166,6 +166,33 @@ TEST_CASE("what is wrong with folders and files of pictures is one sentence", "[
   }
 }
 
+TEST_CASE("pictures are resized to the same bytes at every CPU level", "[data][pictures]") {
+  auto const level = ops::detected();
+  std::uint32_t state = 1;
+  auto const drawn = [&](int below) {
+    state = state * 1664525 + 1013904223;
+    return static_cast<int>((state >> 8) % static_cast<std::uint32_t>(below));
+  };
+  for (int round = 0; round < 200; ++round) {
+    formats::picture of{1 + drawn(60), 1 + drawn(60), {}};
+    of.colours.resize(static_cast<std::size_t>(of.height * of.width * 3));
+    for (auto& each : of.colours) each = static_cast<unsigned char>(round % 5 == 0 ? 255 * drawn(2) : drawn(256));
+    auto const height = 1 + drawn(of.height), width = 1 + drawn(of.width);
+    auto const top = drawn(of.height - height + 1), left = drawn(of.width - width + 1);
+    auto const to_height = 1 + drawn(50), to_width = 1 + drawn(50);
+    auto const made = [&](ops::cpu_level at) {
+      ops::detected(at);
+      return formats::resized(of, top, left, height, width, to_height, to_width).colours;
+    };
+    auto const plain = made(ops::cpu_level::baseline);
+    CAPTURE(of.height, of.width, top, left, height, width, to_height, to_width);
+    CHECK(made(ops::cpu_level::avx2) == plain);
+    if (round % 5 == 0 && std::ranges::all_of(of.colours, [](auto each) { return each == 255; }))
+      CHECK(std::ranges::all_of(plain, [](auto each) { return each == 255; }));
+  }
+  ops::detected(level);
+}
+
 TEST_CASE("pictures are decoded, turned and resized as by Pillow", "[data][pictures]") {
   scratch const here;
   if (!python_ran("write_pictures.py", here.path())) return;

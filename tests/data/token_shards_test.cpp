@@ -378,6 +378,73 @@ TEST_CASE("a loader of shards resumes on another number of ranks", "[data][token
                            expected.micro_batches[1].targets.as<std::int32_t>().span()));
 }
 
+TEST_CASE("a grown list of shards is refused within an epoch, and used from the next one on", "[data][token_shards]") {
+  folder const here;
+  auto const first = here.llm_c("a.bin", counting(100));
+  data::loader_options const options{.batch = 4, .seed = 4};
+  auto const before = token_shards{.files = first, .context = 3}.open();
+  data::loader<data::token_shard_windows> run(before, options);
+  static_cast<void>(run.next());
+  auto const place = run.position();
+
+  auto const grown = token_shards{.files = {first, here.llm_c("b.bin", counting(50))}, .context = 3}.open();
+  data::loader<data::token_shard_windows> next(grown, options);
+  auto const sentence = sentence_of<config_error>([&] { next.seek(place); });
+  CHECK(contains(sentence, ".samples = 33, .seed = 4} with 49 samples"));
+  CHECK(contains(sentence, "seek(place.next_epoch())"));
+  next.seek(place.next_epoch());
+  CHECK(next.next().epoch == 1);
+
+  // The same tokens in more files, with other reading threads: the same samples.
+  auto cut = counting(100);
+  cut.erase(cut.begin(), cut.begin() + 41);
+  auto const parts = token_shards{.files = {here.llm_c("c.bin", counting(41)), here.llm_c("d.bin", cut)}, .context = 3};
+  auto const same = parts.open();
+  data::loader_options const threads{.batch = 4, .seed = 4, .workers = 3};
+  data::loader<data::token_shard_windows> resumed(same, threads);
+  resumed.seek(place);
+  for (int step = 0; step < 20; ++step) {
+    auto const& expected = run.next();
+    auto const& got = resumed.next();
+    CHECK(std::ranges::equal(got.micro_batches[0].inputs.as<std::int32_t>().span(),
+                             expected.micro_batches[0].inputs.as<std::int32_t>().span()));
+    CHECK(std::ranges::equal(got.micro_batches[0].targets.as<std::int32_t>().span(),
+                             expected.micro_batches[0].targets.as<std::int32_t>().span()));
+  }
+}
+
+TEST_CASE("windows are read with the token after them wherever files end", "[data][token_shards]") {
+  folder const here;
+  tokens all;
+  std::vector<std::string> narrow, wide;
+  for (int i = 0; i < 9; ++i) {
+    tokens part;
+    for (int t = 0; t < 700 + i; ++t) part.push_back(static_cast<std::int32_t>(all.size()) + t * 7);
+    narrow.push_back(here.write(text(i, ".u16"), as<std::uint16_t>(part)));
+    wide.push_back(here.write(text(i, ".u32"), as<std::uint32_t>(part)));
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  for (std::int64_t const context : {1, 3, 63, 64, 65, 200, 5000}) {
+    for (std::int64_t const vocabulary : {0, 20000}) {
+      for (auto const kind : {shard_kind::u16, shard_kind::u32}) {
+        CAPTURE(context, vocabulary, kind);
+        auto const windows = token_shards{.files = kind == shard_kind::u16 ? narrow : wide,
+                                          .context = context,
+                                          .kind = kind,
+                                          .vocabulary = vocabulary,
+                                          .stride = 61}
+                                 .open();
+        for (std::int64_t id = 0; id < windows.size(); ++id) {
+          auto const [in, out] = read(windows, {id});
+          auto const at = all.begin() + id * 61;
+          REQUIRE(std::equal(in.begin(), in.end(), at));
+          REQUIRE(std::equal(out.begin(), out.end(), at + 1));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a description of shards prints as its source", "[data][token_shards]") {
   token_shards const from{.files = {"a", "b"}, .context = 8, .kind = shard_kind::u16, .separator = 3};
   CHECK(to_string(from) ==

@@ -138,7 +138,7 @@ template <class L>
   return layer;
 }
 [[nodiscard]] inline loss::soft_cross_entropy with_soft_labels(loss::cross_entropy const& loss) {
-  if (loss.smoothing != 0 || loss.z != 0) {
+  if (!exactly_equal(loss.smoothing, 0) || !exactly_equal(loss.z, 0)) {
     throw config_error(text("trireme::nn::soft_labels: the model's loss is ", to_string(loss),
                             ", but soft labels have no smoothing and no z; smooth the labels instead"));
   }

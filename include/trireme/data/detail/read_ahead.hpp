@@ -47,9 +47,14 @@ namespace trireme::data::detail {
 [[nodiscard]] inline bool is_fatal(std::exception_ptr const& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (std::exception const& known) {
-    return dynamic_cast<std::bad_alloc const*>(&known) != nullptr ||
-           dynamic_cast<config_error const*>(&known) != nullptr || dynamic_cast<comm_error const*>(&known) != nullptr;
+  } catch (std::bad_alloc const&) {
+    return true;
+  } catch (config_error const&) {
+    return true;
+  } catch (comm_error const&) {
+    return true;
+  } catch (std::exception const&) {
+    return false;
   } catch (...) {
     return true;
   }
