@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d9dcb88cb9e8ea01ce7dc4c8c415978b2d1354fdc937182fda17f1dbf5174ef6
+// SHA-256 of the sources: 91729739c8fd9da8022c8e6af142b389cc1979c6631636749a95455ee08d74e1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12006,9 +12006,14 @@ namespace trireme::data::detail {
 [[nodiscard]] inline bool is_fatal(std::exception_ptr const& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (std::exception const& known) {
-    return dynamic_cast<std::bad_alloc const*>(&known) != nullptr ||
-           dynamic_cast<config_error const*>(&known) != nullptr || dynamic_cast<comm_error const*>(&known) != nullptr;
+  } catch (std::bad_alloc const&) {
+    return true;
+  } catch (config_error const&) {
+    return true;
+  } catch (comm_error const&) {
+    return true;
+  } catch (std::exception const&) {
+    return false;
   } catch (...) {
     return true;
   }
@@ -46226,7 +46231,7 @@ class basic_trainer {
 
   /// Collective. Restores all state from the newest whole checkpoint in `directory` (or from the one that the path
   /// names, checkpoint::best_in(directory)->path, say) and continues its run. Any number of ranks and any strategy may
-  /// have written it (error feedback needs the same number of ranks).
+  /// have written it (local steps need the same number of ranks).
   ///
   /// Errors   as save().
   ///

@@ -130,7 +130,8 @@ for name in os.listdir(path("whole")):
 for arguments, part in ((["--separator", "<no such token>", path("a.txt")], "which is not a token"),
                         (["--documents", "page", path("a.txt")], "it is line, paragraph or file"),
                         (["--key", "text", path("b.jsonl")], "the object has no \"text\""),
-                        ([], "--tokenizer FILE, --out DIR and a FILE of text are needed"), (["--much"], "needs a value"), (["--much", "1"], "unknown option --much")):
+                        ([], "--tokenizer FILE, --out DIR and a FILE of text are needed"),
+                        (["--much"], "needs a value"), (["--much", "1"], "unknown option --much")):
     done = subprocess.run(command("gpt2", "no", *arguments), capture_output=True, text=True, check=False)
     expect(done.returncode in (1, 2) and part in done.stderr, "%s: %s" % (arguments, done.stderr))
     expect(not os.path.exists(path("no")), "%s made a directory" % arguments)

@@ -13,6 +13,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/nn/checkpointed.hpp"

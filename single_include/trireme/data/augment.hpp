@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/augment.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 64ddeb5dfaf92e6d7ecaf895c2165250bf42e015a616b751c85a06c22d2a2825
+// SHA-256 of the sources: 6f4c35daef4e6875e2843a4b4497133772e2d7459a8bac00dbe644f30563f57b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -215,12 +216,18 @@ struct crop {
       return (random == nullptr ? room / 2 : random->below(room + 1)) - edge;
     };
     auto const top = place(from.height, to.height), left = place(from.width, to.width);
+    auto const inside = [](std::int64_t at, std::int64_t end) { return std::clamp<std::int64_t>(at, 0, end); };
+    auto const first = inside(-left, to.width), last = inside(from.width - left, to.width);  // columns of the picture
     for (std::int64_t row = 0; row < to.height; ++row) {
-      for (std::int64_t column = 0; column < to.width; ++column) {
-        auto const down = top + row, right = left + column;
-        bool const inside = down >= 0 && down < from.height && right >= 0 && right < from.width;
-        for (std::int64_t c = 0; c < to.colours; ++c) to(row, column, c) = inside ? from(down, right, c) : fill;
+      auto* const line = to.first + row * to.width * to.colours;
+      auto const down = top + row;
+      if (down < 0 || down >= from.height || first >= last) {
+        std::fill_n(line, to.width * to.colours, fill);
+        continue;
       }
+      std::fill_n(line, first * to.colours, fill);
+      std::copy_n(&from(down, left + first, 0), (last - first) * to.colours, line + first * to.colours);
+      std::fill_n(line + last * to.colours, (to.width - last) * to.colours, fill);
     }
   }
   friend bool operator==(crop const&, crop const&) = default;
@@ -533,7 +540,11 @@ class augmented {
  private:
   static constexpr char const* who = "trireme::data::augment";
   static constexpr std::size_t count = sizeof...(Steps);
-  using bytes = std::vector<std::byte>;
+  using bytes = std::unique_ptr<std::byte[]>;
+  static constexpr std::size_t most_kept = std::size_t{16} << 20;
+  static constexpr bool makes_pictures = (detail::making_step<Steps> || ...);
+
+  [[nodiscard]] static bytes room(std::size_t size) { return std::make_unique_for_overwrite<std::byte[]>(size); }
 
   static void expect(dtype found, dtype taken, char const* what, char const* of) {
     if (found == taken) return;
@@ -582,15 +593,19 @@ class augmented {
   }
 
   void read_rows(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
-    bytes all(ids.size() * input_bytes(0));
-    read_source(at, ids, all.data(), targets);
-    bytes now, next;
+    // If no step makes another picture, the source's samples are changed where they are needed.
+    thread_local std::vector<std::byte> kept;  // of the last call: less work for the system, which clears new memory
+    auto all = std::exchange(kept, {});
+    if (makes_pictures) all.resize(ids.size() * input_bytes(0));
+    auto* const first = makes_pictures ? all.data() : static_cast<std::byte*>(inputs);
+    read_source(at, ids, first, targets);
+    places of;
     for (std::size_t row = 0; row < ids.size(); ++row) {
-      now.assign(all.begin() + static_cast<std::ptrdiff_t>(row * input_bytes(0)),
-                 all.begin() + static_cast<std::ptrdiff_t>((row + 1) * input_bytes(0)));
-      apply<0, count>(at, row, ids[row], now, next, static_cast<std::byte*>(targets) + row * target_bytes());
-      std::memcpy(static_cast<std::byte*>(inputs) + row * input_bytes(count), now.data(), input_bytes(count));
+      of.now = first + row * input_bytes(0);
+      of.last = static_cast<std::byte*>(inputs) + row * input_bytes(count);
+      apply<0, count>(at, row, ids[row], of, static_cast<std::byte*>(targets) + row * target_bytes());
     }
+    if (all.size() <= most_kept) kept = std::move(all);
   }
   void read_source(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     if (at != nullptr) {
@@ -605,20 +620,39 @@ class augmented {
     requires Step::in_evaluation;
   };
 
-  /// Steps [Step, End) of one sample, which is in `now` before and after.
+  /// Where a sample is between the steps.
+  struct places {
+    std::byte* now = nullptr;
+    std::byte* last = nullptr;       // where the last picture that is made has to be; null: anywhere
+    std::array<bytes, 2> scratch{};  // of pictures made before it, in turns
+    std::size_t turn = 0;
+  };
+  /// The step that makes the last picture of steps [0, End); End: none does.
+  template <std::size_t... I>
+  static constexpr std::size_t last_making(std::size_t end, std::index_sequence<I...>) {
+    std::size_t found = end;
+    ((found = I < end && detail::making_step<Steps> ? I : found), ...);
+    return found;
+  }
+
+  /// Steps [Step, End) of one sample, which is in of.now before and after.
   template <std::size_t Step, std::size_t End>
-  void apply(read_place const* at, std::size_t row, std::int64_t id, bytes& now, bytes& next,
-             std::byte* targets) const {
+  void apply(read_place const* at, std::size_t row, std::int64_t id, places& of, std::byte* targets) const {
     if constexpr (Step < End) {
       using step_type = std::tuple_element_t<Step, std::tuple<Steps...>>;
       auto const& step = std::get<Step>(steps_);
       auto random = at == nullptr ? draws(0, 0, id, Step) : draws(at->seed, at->epoch, id, Step);
-      auto* const values = reinterpret_cast<float*>(now.data());
+      auto* const values = reinterpret_cast<float*>(of.now);
       if constexpr (detail::making_step<step_type>) {
-        next.resize(input_bytes(Step + 1));
+        auto* to = of.last;
+        if (to == nullptr || Step != last_making(End, std::index_sequence_for<Steps...>())) {
+          auto& scratch = of.scratch[of.turn++ % 2];
+          scratch = room(input_bytes(Step + 1));
+          to = scratch.get();
+        }
         step.make(at == nullptr ? nullptr : &random, picture<float const>(Step, values),
-                  picture(Step + 1, reinterpret_cast<float*>(next.data())));
-        std::swap(now, next);
+                  picture(Step + 1, reinterpret_cast<float*>(to)));
+        of.now = to;
       } else if (at != nullptr || chosen_in_evaluation<step_type>) {
         if constexpr (detail::changing_step<step_type>) {
           step.change(random, picture(Step, values));
@@ -628,11 +662,11 @@ class augmented {
           using signature = detail::step_signature<decltype(&step_type::operator())>;
           using input = typename signature::input;
           using target = typename signature::target;
-          step(random, std::span(reinterpret_cast<input*>(now.data()), input_bytes(Step) / sizeof(input)),
+          step(random, std::span(reinterpret_cast<input*>(of.now), input_bytes(Step) / sizeof(input)),
                std::span(reinterpret_cast<target*>(targets), target_bytes() / sizeof(target)));
         }
       }
-      apply<Step + 1, End>(at, row, id, now, next, targets);
+      apply<Step + 1, End>(at, row, id, of, targets);
     }
   }
 
@@ -641,18 +675,20 @@ class augmented {
   void mix(read_place at, std::size_t row, draws& random, pixels<float> own, std::byte* targets) const {
     auto const chosen = static_cast<std::int64_t>(random.uniform() * static_cast<double>(size()));
     at.position += static_cast<std::int64_t>(row);
-    bytes now(input_bytes(0)), next, other(target_bytes());
-    read_source(&at, std::span(&chosen, 1), now.data(), other.data());
-    apply<0, Step>(&at, 0, chosen, now, next, other.data());
+    auto const read = room(input_bytes(0)), other = room(target_bytes());
+    places of;
+    of.now = read.get();
+    read_source(&at, std::span(&chosen, 1), of.now, other.get());
+    apply<0, Step>(&at, 0, chosen, of, other.get());
     auto const part =
-        std::get<Step>(steps_).mix(random, own, picture<float const>(Step, reinterpret_cast<float const*>(now.data())));
+        std::get<Step>(steps_).mix(random, own, picture<float const>(Step, reinterpret_cast<float const*>(of.now)));
     if (source_.target_type() == dtype::f32) {
       auto* const to = reinterpret_cast<float*>(targets);
-      auto const* const from = reinterpret_cast<float const*>(other.data());
+      auto const* const from = reinterpret_cast<float const*>(other.get());
       for (std::size_t i = 0; i < target_bytes() / sizeof(float); ++i)
         to[i] = static_cast<float>(part) * to[i] + static_cast<float>(1 - part) * from[i];
     } else if (!random.chance(part)) {
-      std::memcpy(targets, other.data(), other.size());
+      std::memcpy(targets, other.get(), target_bytes());
     }
   }
 

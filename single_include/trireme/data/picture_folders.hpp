@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/picture_folders.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: cc8c925ebd50fb07e6c6c680dda360396eccad375bc93a263df6192a5212ccbb
+// SHA-256 of the sources: 1138496f02946fb15a45976e87ba8ac6aded8ed87f146a3fa490455a26c834ef
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -77,7 +77,8 @@ struct picture_folders {
 /// Shapes   inputs (height, width, 3) float: row, column, colour, as nn::convnet and nn::vit take them; targets ()
 ///          int32.
 /// Numerics decoding as formats::read_picture, sizes as formats::resized; then computed in double and rounded once.
-/// Bytes    the names of the files. A file is read and decoded when it is needed, and not kept.
+/// Bytes    the names of the files. A file is read and decoded when it is needed, and not kept; each thread that reads
+///          keeps up to 16 MiB for the next one.
 /// Threads  read() is const: any number of callers. Copies share the names.
 /// @models trireme::dataset, trireme::has_reading_speed
 class picture_folder_samples {
@@ -142,13 +143,19 @@ class picture_folder_samples {
     auto* out = static_cast<std::int32_t*>(targets);
     for (auto const id : ids) {
       auto const picture = sized(id);
-      for (std::size_t i = 0; i < picture.colours.size(); ++i) *in++ = numbers_[i % 3][picture.colours[i]];
+      auto const* from = picture.colours.data();
+      for (std::int64_t i = 0; i < height_ * width_; ++i, from += 3, in += 3) {
+        in[0] = numbers_[0][from[0]];
+        in[1] = numbers_[1][from[1]];
+        in[2] = numbers_[2][from[2]];
+      }
       *out++ = files_->pictures[static_cast<std::size_t>(id)].label;
     }
   }
 
  private:
   static constexpr char const* who = "trireme::data::picture_folders";
+  static constexpr std::size_t most_kept = std::size_t{16} << 20;  // bytes of a picture
   struct named {
     std::string name;  // below the root
     std::int32_t label;
@@ -183,9 +190,11 @@ class picture_folder_samples {
 
   [[nodiscard]] formats::picture sized(std::int64_t id) const {
     auto const path = path_of(id);
-    formats::picture whole;
-    if (auto const wrong = formats::decode_picture(formats::read_file(path), whole); !wrong.empty())
+    thread_local formats::picture whole;  // its memory is used again
+    if (auto const wrong = formats::decode_picture(formats::read_file(path), whole); !wrong.empty()) {
+      whole = {};
       throw format_error(path, 0, text(who, ": sample ", id, ": ", wrong));
+    }
     auto height = whole.height, width = whole.width;
     if (fit_ == picture_fit::cut) {
       // Rounded down, at least one pixel.
@@ -194,8 +203,10 @@ class picture_folder_samples {
       else
         height = static_cast<int>(std::max<std::int64_t>(1, width * height_ / width_));
     }
-    return formats::resized(whole, (whole.height - height) / 2, (whole.width - width) / 2, height, width,
-                            static_cast<int>(height_), static_cast<int>(width_));
+    auto out = formats::resized(whole, (whole.height - height) / 2, (whole.width - width) / 2, height, width,
+                                static_cast<int>(height_), static_cast<int>(width_));
+    if (whole.colours.capacity() > most_kept) whole = {};
+    return out;
   }
 
   std::int64_t height_, width_;

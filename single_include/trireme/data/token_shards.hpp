@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/token_shards.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b79a5d23b994fadcc38bd3012ec5bb351435d575668bd8064398762a75a4453d
+// SHA-256 of the sources: 236d79a3904131a0f83f60714451a3968ae6b6d7aad892a906be95ed15698005
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,11 +15,13 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -245,6 +247,20 @@ class shard_sequence {
       to = to.subspan(static_cast<std::size_t>(here));
       at += here;
     }
+  }
+
+  /// Writes tokens [at, at + to.size()), and the next of each to `next`.
+  void read_with_next(std::int64_t at, std::span<std::int32_t> to, std::int32_t* next) const {
+    auto const which =
+        static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), at) - begins_.begin()) - 1;
+    auto& last = next[to.size() - 1];
+    auto const first = at - begins_[which];
+    bool const at_once = shards_[which].count - first > static_cast<std::int64_t>(to.size());
+    if (!at_once || !read_shard(shards_[which], first, to, &last)) {
+      read(at, to);
+      read(at + static_cast<std::int64_t>(to.size()), {&last, 1});
+    }
+    std::copy(to.begin() + 1, to.end(), next);
   }
 
   /// Where documents begin, within tokens [first, end); `first` is one of them.
@@ -496,57 +512,75 @@ class shard_sequence {
                {reinterpret_cast<unsigned char*>(to.data()), to.size() * sizeof(T)});
   }
 
-  void read_shard(shard const& from, std::int64_t first, std::span<std::int32_t> to) const {
+  // @param after  the token behind them, which is to be read too; null: none. @returns false if that is not possible
+  //               with one read; then nothing was read.
+  bool read_shard(shard const& from, std::int64_t first, std::span<std::int32_t> to,
+                  std::int32_t* after = nullptr) const {
     using enum formats::token_files::number;
     switch (from.type) {
       case u8:
-        return read_as<std::uint8_t>(from, first, to);
+        return read_as<std::uint8_t>(from, first, to, after);
       case i8:
-        return read_as<std::int8_t>(from, first, to);
+        return read_as<std::int8_t>(from, first, to, after);
       case i16:
-        return read_as<std::int16_t>(from, first, to);
+        return read_as<std::int16_t>(from, first, to, after);
       case i32:
-        return read_as<std::int32_t>(from, first, to);
+        return read_as<std::int32_t>(from, first, to, after);
       case i64:
-        return read_as<std::int64_t>(from, first, to);
+        return read_as<std::int64_t>(from, first, to, after);
       case u16:
-        return read_as<std::uint16_t>(from, first, to);
+        return read_as<std::uint16_t>(from, first, to, after);
       case u32:
-        return read_as<std::uint32_t>(from, first, to);
+        return read_as<std::uint32_t>(from, first, to, after);
     }
+    return false;
   }
   template <class Stored>
-  void read_as(shard const& from, std::int64_t first, std::span<std::int32_t> to) const {
+  bool read_as(shard const& from, std::int64_t first, std::span<std::int32_t> to, std::int32_t* after) const {
     std::array<Stored, 8192 / sizeof(Stored)> buffer;  // on the stack: several threads read
+    std::size_t const more = after != nullptr ? 1 : 0;
+    if (to.size() + more > buffer.size() && more > 0) return false;
     auto const limit = static_cast<std::uint64_t>(from_.vocabulary > 0 ? from_.vocabulary : no_limit);
     while (!to.empty()) {
-      auto const count = std::min(to.size(), buffer.size());
+      auto const count = std::min(to.size() + more, buffer.size());
       auto const at = from.data_at + first * static_cast<std::int64_t>(sizeof(Stored));
       from.file.read(at, {reinterpret_cast<unsigned char*>(buffer.data()), count * sizeof(Stored)});
-      bool bad = false;
-      std::size_t i = 0;
-      if constexpr (sizeof(Stored) <= 4) {
-        // The highest bit of a number that is negative or not below the limit. Blocks of a fixed length become vectors.
-        constexpr std::size_t block = 64;
-        auto const last = static_cast<std::uint32_t>(limit - 1);
-        for (; i + block <= count; i += block) {
-          std::uint32_t bits = 0;
-          for (std::size_t j = i; j < i + block; ++j) {
-            auto const value = static_cast<std::uint32_t>(buffer[j]);
-            bits |= value | (last - value);
-            to[j] = static_cast<std::int32_t>(value);
-          }
-          bad |= bits >> 31 != 0;
-        }
-      }
-      for (; i < count; ++i) {
-        bad |= static_cast<std::uint64_t>(static_cast<std::int64_t>(buffer[i])) >= limit;
-        to[i] = static_cast<std::int32_t>(buffer[i]);
-      }
-      if (bad) refuse(from, at, std::span<Stored const>(buffer).first(count), limit);
+      bool good = converted(buffer.data(), to.data(), count - more, limit);
+      if (more > 0) good &= converted(buffer.data() + count - 1, after, 1, limit);
+      if (!good) refuse(from, at, std::span<Stored const>(buffer).first(count), limit);
       first += static_cast<std::int64_t>(count);
-      to = to.subspan(count);
+      to = to.subspan(count - more);
     }
+    return true;
+  }
+  // @returns whether all are below the limit.
+  template <class Stored>
+  [[nodiscard]] static bool converted(Stored const* from, std::int32_t* to, std::size_t count, std::uint64_t limit) {
+    bool bad = false;
+    std::size_t i = 0;
+    constexpr std::size_t block = 64;  // loops of a fixed length become vectors
+    if (std::is_unsigned_v<Stored> && limit > std::numeric_limits<Stored>::max()) {
+      for (; i + block <= count; i += block) {
+        for (std::size_t j = i; j < i + block; ++j) to[j] = static_cast<std::int32_t>(from[j]);
+      }
+    } else if constexpr (sizeof(Stored) <= 4) {
+      // The highest bit of a number that is negative or not below the limit.
+      auto const last = static_cast<std::uint32_t>(limit - 1);
+      for (; i + block <= count; i += block) {
+        std::uint32_t bits = 0;
+        for (std::size_t j = i; j < i + block; ++j) {
+          auto const value = static_cast<std::uint32_t>(from[j]);
+          bits |= value | (last - value);
+          to[j] = static_cast<std::int32_t>(value);
+        }
+        bad |= bits >> 31 != 0;
+      }
+    }
+    for (; i < count; ++i) {
+      bad |= static_cast<std::uint64_t>(static_cast<std::int64_t>(from[i])) >= limit;
+      to[i] = static_cast<std::int32_t>(from[i]);
+    }
+    return !bad;
   }
   template <class Stored>
   [[noreturn]] static void refuse(shard const& from, std::int64_t at, std::span<Stored const> tokens,
@@ -709,16 +743,12 @@ class token_shard_windows {
   void read_packed(std::int64_t id, std::int32_t* in, std::int32_t* out) const {
     auto const context = static_cast<std::size_t>(from_.context);
     auto const at = from_.first_token + id * stride();
-    std::array<std::int32_t, 4096> buffer;  // one read of a window with the token after it, if it fits
-    if (use_ == kind::training && context < buffer.size()) {
-      tokens_->read(at, std::span(buffer).first(context + 1));
-      std::copy_n(buffer.begin(), context, in);
-      std::copy_n(buffer.begin() + 1, context, out);
+    if (use_ == kind::training) {
+      tokens_->read_with_next(at, {in, context}, out);
     } else {
       tokens_->read(at, {in, context});
       std::copy(in + 1, in + context, out);
       out[context - 1] = -1;
-      if (use_ == kind::training) tokens_->read(at + from_.context, {out + context - 1, 1});
     }
     hide_after_separators(in, out, context);
   }

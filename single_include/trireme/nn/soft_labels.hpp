@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/soft_labels.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2ce55c21abe3edb46ff1b16157e0b28332acbf47719cc49e154a52ae0abf7595
+// SHA-256 of the sources: 099af95d8c466a3b255d58de0fb92d4dd77c5bca804a8e41aa49c9d724a7c918
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -134,7 +134,7 @@ template <class L>
   return layer;
 }
 [[nodiscard]] inline loss::soft_cross_entropy with_soft_labels(loss::cross_entropy const& loss) {
-  if (loss.smoothing != 0 || loss.z != 0) {
+  if (!exactly_equal(loss.smoothing, 0) || !exactly_equal(loss.z, 0)) {
     throw config_error(text("trireme::nn::soft_labels: the model's loss is ", to_string(loss),
                             ", but soft labels have no smoothing and no z; smooth the labels instead"));
   }
