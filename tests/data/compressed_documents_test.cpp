@@ -62,7 +62,8 @@ std::vector<std::int32_t> bytes_of(std::string_view text) { return {text.begin()
 TEST_CASE("compressed documents give the shards of their content, after an interruption too", "[data]") {
   scratch const here;
   std::string text;
-  for (int i = 0; text.size() < 2'500'000; ++i) text += std::to_string(i * 7919 % 10007) + (i % 100 == 0 ? "\n" : " ");
+  for (int i = 0; text.size() < 2'500'000; ++i)
+    text += std::to_string(std::int64_t{i} * 7919 % 10007) + (i % 100 == 0 ? "\n" : " ");
   auto const half = text.find('\n', text.size() / 2) + 1;
   std::filesystem::create_directory(here / "in");
   write(here / "in/a.txt", text);

@@ -104,7 +104,7 @@ for code, sentence, arguments in (
         (2, "--type is of gguf", (path("gpt"), "--to", "onnx", "--type", "f16")),
         (2, "--past is of onnx", (path("gpt"), "--to", "gguf", "--past", "no")),
         (2, "q8_0", (path("gpt"), "--to", "gguf", "--type", "q3_k")),
-        (2, "usage", (path("gpt"),)), (2, "unknown option", (path("gpt"), "--from", "x"))):
+        (2, "--to gguf or --to onnx", (path("gpt"),)), (2, "unknown option", (path("gpt"), "--from", "x"))):
     found, said = export(*arguments)
     expect(found == code and sentence in said and said.count("\n") == 1, "%s: %d %s" % (arguments, found, said))
 expect(sorted(os.listdir(path("gpt"))) == before, "files were left: %s" % os.listdir(path("gpt")))
