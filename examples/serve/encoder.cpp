@@ -19,7 +19,7 @@ namespace {
 struct kept_rows {
   static constexpr nn::flow flow = nn::flow::rows;
   std::vector<float>* to = nullptr;
-  friend bool operator==(kept_rows const&, kept_rows const&) = default;
+  bool operator==(kept_rows const&) const = default;
 
   template <class Env>
   class instance {
@@ -48,7 +48,7 @@ struct encoder {
   nn::bert whole;
   std::vector<float>* to = nullptr;
   bool checkpointed = false;
-  friend bool operator==(encoder const&, encoder const&) = default;
+  bool operator==(encoder const&) const = default;
 
   template <class Emit>
   void units(Emit&& put) const {
