@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/resized_picture.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fdc919310cccc69af27009703be9dfa8dc74253ba256001da9a1632277cb7d1a
+// SHA-256 of the sources: b5113f29772cf9ad8b117b2ea23ebea5a6079bc99ff7e2dd5c1d66b88584caaa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -101,6 +101,8 @@ inline void mix_pixels(unsigned char const* row, resize_axis const& by, unsigned
 TRIREME_TARGET_AVX2_BEGIN
 namespace avx2 {
 
+using ops::detail::m128i_at;
+
 // The same bytes.
 inline void mix_rows(unsigned char const* const* rows, std::int32_t const* weights, int count, std::size_t end,
                      unsigned char* to) noexcept {
@@ -110,8 +112,8 @@ inline void mix_rows(unsigned char const* const* rows, std::int32_t const* weigh
     for (int k = 0; k < count; ++k) {
       auto const* from = rows[k] + i;
       auto const weight = _mm256_set1_epi32(weights[k]);
-      auto const a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<__m128i const*>(from)));
-      auto const b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<__m128i const*>(from + 8)));
+      auto const a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(m128i_at(from)));
+      auto const b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(m128i_at(from + 8)));
       low = _mm256_add_epi32(low, _mm256_mullo_epi32(a, weight));
       high = _mm256_add_epi32(high, _mm256_mullo_epi32(b, weight));
     }
@@ -119,7 +121,7 @@ inline void mix_rows(unsigned char const* const* rows, std::int32_t const* weigh
     auto const words = _mm256_packus_epi32(_mm256_srai_epi32(low, 22), _mm256_srai_epi32(high, 22));
     auto const mended = _mm256_permute4x64_epi64(words, 0xD8);
     auto const bytes = _mm_packus_epi16(_mm256_castsi256_si128(mended), _mm256_extracti128_si256(mended, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), bytes);
+    _mm_storeu_si128(m128i_at(to + i), bytes);
   }
   detail::mix_rows(rows, weights, count, i, end, to);
 }
