@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 91729739c8fd9da8022c8e6af142b389cc1979c6631636749a95455ee08d74e1
+// SHA-256 of the sources: 66236f950232dcbfb36dc34e7c519b52aee2bc48375021c7f4ad773ddc7f2c42
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

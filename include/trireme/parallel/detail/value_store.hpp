@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/labels.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/strategy.hpp"
