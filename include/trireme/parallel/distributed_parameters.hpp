@@ -100,7 +100,7 @@ class distributed_parameters {
   /// The weight of one sample's loss in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
   [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
-    return ranks_apart() / static_cast<double>(total);
+    return alone_ / static_cast<double>(total);
   }
   /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
@@ -309,6 +309,13 @@ class distributed_parameters {
   [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
   // The number of replicas if each rank takes steps on its own: the whole step is their mean.
   [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // Collective if the strategy's begin() is.
+  void begin_with([[maybe_unused]] std::int64_t samples, [[maybe_unused]] std::int64_t of_all) {
+    if constexpr (parallel::averages_alone<Strategy>) {
+      alone_ = samples > 0 ? static_cast<double>(of_all) / static_cast<double>(samples) : 0;
+    }
+    if constexpr (hooks::made.begin) strategy_.begin(samples);
+  }
   // The only place that marks all values derived from parameters as out of date.
   void written() {
     version_ = parallel::detail::new_version();
@@ -348,6 +355,8 @@ class distributed_parameters {
   bool ending_ = false;                      // settled, and not over yet
   std::int64_t steps_ = 0;                   // steps that are over
   std::int64_t updates_ = 0;                 // updates of the values
+  // What this rank's share of all samples is multiplied by: 1 if gradients are summed.
+  double alone_ = ranks_apart();
 
  private:
   // What must follow an update before the next step begins.

@@ -106,6 +106,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     auto const now = this->labelled();
     if (ending_) this->end_step();  // there was nothing to publish
     if (step.number >= 0) steps_ = step.number;
+    if (step.samples_of_all > 0) this->begin_with(step.samples, step.samples_of_all);
     values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(step.places.size()), step.runs);
     auto const rounds =
@@ -121,7 +122,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// begin().
   void weight(double share) {
     protocol_.weight();
-    brought_.weigh(share * this->ranks_apart());
+    brought_.weigh(share * alone_);
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
   /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
@@ -290,7 +291,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
 
  private:
-  using base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
+  using base::alone_, base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
       base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
       base::values_;
   static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,

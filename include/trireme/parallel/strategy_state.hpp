@@ -41,6 +41,7 @@ struct owned_state {
 /// The functions of a strategy's run state that the exchange calls. The run state lists them, and the list is compared
 /// with its members: a misspelt function would silently give another algorithm.
 struct strategy_hooks {
+  bool begin = false;  ///< begin(samples), when a step begins: how many samples this rank has in it
   /// settle(taken, numbers) -> std::optional<gradient_numbers>, after the vote of each step: the update then reads the
   /// gradients in `all[i].sum`, which settle may write; nothing: no update in this step.
   bool settle = false;
@@ -78,6 +79,7 @@ struct strategy_calls {
     if constexpr (declared) return S::has;
     return strategy_hooks{};
   }();
+  static constexpr bool begins = requires(S & s) { s.begin(std::int64_t{}); };
   static constexpr bool settles = requires(S & s, gradient_numbers const& n) {
     { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
   };
@@ -92,10 +94,11 @@ struct strategy_calls {
   static constexpr bool has_numbers = requires(S & s) {
     s.visit_numbers([](auto const&, auto&) {});
   };
-  static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
+  static constexpr strategy_hooks there{begins, settles, ends, starts, follows, has_state, has_numbers};
   /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
-  static constexpr strategy_hooks made{said.settle && settles, said.end&& ends,        said.start&& starts,
-                                       said.follow&& follows,  said.state&& has_state, said.numbers&& has_numbers};
+  static constexpr strategy_hooks made{
+      said.begin && begins,    said.settle && settles,  said.end && ends,           said.start && starts,
+      said.follow && follows, said.state && has_state, said.numbers && has_numbers};
 };
 
 /// One error for each function that is listed and missing, or present and not listed.
@@ -107,6 +110,8 @@ struct check_strategy_hooks {
   static_assert(declared,
                 "trireme::parallel: a strategy's instance must list the functions to be called: "
                 "static constexpr parallel::strategy_hooks has{.end = true};");
+  static_assert(!declared || said.begin == there.begin,
+                "trireme::parallel: a strategy's has.begin needs begin(std::int64_t samples), and the reverse");
   static_assert(!declared || said.settle == there.settle,
                 "trireme::parallel: a strategy's has.settle needs settle(bool taken, gradient_numbers const&) -> "
                 "std::optional<gradient_numbers>, and the reverse");
@@ -167,6 +172,13 @@ using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::typ
 template <class Policy>
 inline constexpr bool steps_alone = requires {
   requires Policy::local_steps;
+};
+
+/// Whether each rank's gradient is then the mean over its own samples. Else it is their sum, times the number of ranks,
+/// divided by the samples of all ranks, so that the mean of all ranks' steps is that of the whole step.
+template <class Policy>
+inline constexpr bool averages_alone = requires {
+  requires Policy::mean_of_own_samples;
 };
 
 /// Whether such a strategy sends changes of parameters in place of gradients, by owned_state::changes: the run's

@@ -66,15 +66,19 @@ class own_exchange : public Exchange {
     Exchange::begin({.micro_batches = 1, .places = std::span(only_place).first(own > 0 ? 1 : 0)});
     auto all = own;
     this->world().all_reduce(tensor_view<std::int64_t>(&all, shape{1}), reduction::sum{});
-    if (all > 0)
+    if (all > 0) {
+      this->begin_with(own, all);
       this->weight(static_cast<double>(own) / static_cast<double>(all));
-    else
+    } else {
       this->without_update();
+    }
     return all;
   }
   /// Starts a step whose gradients become the mean over ranks, each of which must have some; not collective. A
   /// following weight() gives this rank another share.
-  void begin(mean_over_ranks) { Exchange::begin({.micro_batches = 1, .places = only_place}); }
+  void begin(mean_over_ranks) {
+    Exchange::begin({.micro_batches = 1, .places = only_place, .samples = 1, .samples_of_all = this->world().size()});
+  }
 
   /// Collective. Ends a step: completes the exchange, takes the vote, clips, updates and publishes, as a trainer does.
   /// Afterwards all parameters that the caller reads have their new values; if a gradient was not finite on some rank,

@@ -55,6 +55,13 @@ struct step_input {
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
   std::exception_ptr failure{};            ///< why the samples could not be read on this rank
 
+  /// The samples of this rank.
+  [[nodiscard]] std::int64_t own() const noexcept {
+    std::int64_t sum = 0;
+    for (auto const& each : micro_batches) sum += each.count();
+    return sum;
+  }
+
   /// Added to the wishes of a rank that has failed. It is larger than any sum of the other wishes.
   static constexpr std::int64_t gives_up = std::int64_t{1} << 42;
 };
@@ -202,7 +209,9 @@ class placed_model {
                        .first = input.range.first,
                        .runs = most,
                        .scale = scale,
-                       .number = static_cast<std::int64_t>(key.step)});
+                       .number = static_cast<std::int64_t>(key.step),
+                       .samples = input.own(),
+                       .samples_of_all = input.total});
     });
     if constexpr (staged) {
       double const weight = exchange_.sample_weight(input.total) * scale;
