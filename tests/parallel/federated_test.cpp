@@ -30,12 +30,13 @@ using inner_optimizer = optim::any<environment<precision::fp32>>;
 constexpr int clients = 5;
 constexpr std::int64_t width = 3, period = 6;
 
-/// Clients have steps of different sizes, and one of them has fewer steps in a round.
-std::int64_t batch_of(int client) { return 1 + client; }
-std::int64_t steps_of(int client) { return client == 1 ? 3 : period; }
+/// Clients have steps of different sizes, and different numbers of them in a round; nobody has as many as it has.
+std::int64_t batch_of(int client) { return 3 + client % 2; }
+std::int64_t steps_of(int client) { return 1 + client; }
 std::int64_t samples_of(int client) { return batch_of(client) * steps_of(client); }
 float number(int client, std::int64_t i) {
-  return unit_float(random_block({7, static_cast<std::uint64_t>(client)}, 1, static_cast<std::uint64_t>(i), 0)[0]) - 0.5F;
+  return unit_float(random_block({7, static_cast<std::uint64_t>(client)}, 1, static_cast<std::uint64_t>(i), 0)[0]) -
+         0.5F;
 }
 /// A client's samples: y is a sum of x, and an offset of its own.
 struct client_data {
@@ -55,7 +56,8 @@ struct client_data {
     auto const batch = batch_of(client), first = step % period * batch;
     if (first >= samples_of(client)) return {};
     return {samples{erase_type(tensor_view<float const>(x.data() + first * width, {batch, width})),
-                    erase_type(tensor_view<float const>(y.data() + first, {batch, 1})), {}}};
+                    erase_type(tensor_view<float const>(y.data() + first, {batch, 1})),
+                    {}}};
   }
 };
 
@@ -202,8 +204,8 @@ TEST_CASE("federated: what cannot be is one sentence", "[parallel]") {
   CHECK(contains(sentence_of([] { parallel::federated{.period = 0}.validate(); }), "federated: .period is 0"));
   CHECK(contains(sentence_of([] { parallel::federated{.proximal = -1}.validate(); }), "federated: .proximal is -1"));
   CHECK(contains(sentence_of([] {
-                   static_cast<void>(on_mlp.state_by_threads(2, optim::sgd{.momentum = 0},
-                                                             parallel::federated{.chosen = 3}));
+                   static_cast<void>(
+                       on_mlp.state_by_threads(2, optim::sgd{.momentum = 0}, parallel::federated{.chosen = 3}));
                  }),
                  ".chosen = 3 of 2 clients; choose at most as many as there are"));
 }

@@ -99,9 +99,7 @@ class distributed_parameters {
   [[nodiscard]] bool reports_every_micro_batch() const noexcept { return in_units_; }
   /// The weight of one sample's loss in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
-  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
-    return alone_ / static_cast<double>(total);
-  }
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return alone_ / static_cast<double>(total); }
   /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
   /// name the same tensors in the same order.
@@ -119,6 +117,17 @@ class distributed_parameters {
   [[nodiscard]] std::int64_t settles_after() const noexcept {
     if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
     return 1;
+  }
+
+  /// Collective. A step in which no rank has samples.
+  /// @returns whether it counts, because ranks take steps alone in rounds: then the strategy has acted at its end.
+  bool pass_step() {
+    if constexpr (parallel::averages_alone<Strategy>) {
+      protocol_.expect_between_steps("pass_step()");
+      auto const now = labelled(comm::call_label::values);
+      end_step();
+    }
+    return parallel::averages_alone<Strategy>;
   }
 
   // While a pass goes through units.

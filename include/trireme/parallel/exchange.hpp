@@ -291,9 +291,9 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
 
  private:
-  using base::alone_, base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
-      base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
-      base::values_;
+  using base::alone_, base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_,
+      base::own_, base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_,
+      base::updates_, base::values_;
   static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,
                 "trireme::exchange: this compressor needs each gradient once a step, "
                 "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");

@@ -21,9 +21,9 @@
 
 namespace trireme::parallel {
 
-/// Federated averaging: each rank is a client with samples of its own. In a round, `chosen` of the clients take `period`
-/// steps alone, on the mean loss of their own samples; then all clients get the mean of their parameters, weighted by
-/// the samples that each has trained on.
+/// Federated averaging: each rank is a client with samples of its own. In a round, `chosen` of the clients take
+/// `period` steps alone, on the mean loss of their own samples; then all clients get the mean of their parameters,
+/// weighted by the samples that each has trained on.
 ///
 /// Method   FedAvg [McMahan et al., 2017]; with .proximal, FedProx [Li et al., 2020]: the loss of a client gets
 ///          proximal / 2 times the squared distance of its parameters to those at the beginning of the round. What
@@ -31,13 +31,12 @@ namespace trireme::parallel {
 /// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps; with a compressor
 ///          its payloads, as in parallel::data. In each step the numbers of samples, 8 (p-1) bytes. Memory: two more
 ///          tensors of the size of the masters, and the compressor's.
-/// Ranks    which clients are chosen is a function of (.seed, round): see chooses(). A client that is not chosen may have
-///          samples, and computes on them for nothing: give it none (trainer.step() with no samples, begin(0) in your own
-///          loop). A client without samples in a step keeps its parameters in it, so clients may have different numbers
-///          of steps in a round; an optimizer's moments see a gradient of zero then. One of the chosen clients must have
-///          samples: trainer.step() without any on all ranks is no step, and does not end a round. Between rounds
-///          parameters differ between ranks. A checkpoint may be taken at any step, and continues on the same number of
-///          ranks.
+/// Ranks    which clients are chosen is a function of (.seed, round): see chooses(). A client that is not chosen
+///          computes on its samples for nothing: give it none (trainer.step() with no samples, begin(0) in your own
+///          loop). A client without samples in a step keeps its parameters in it, so clients may have different
+///          numbers of steps in a round; an optimizer's moments see a gradient of zero then. A step in which no client
+///          has samples counts, too, and may end a round. Between rounds parameters differ between ranks. A checkpoint
+///          may be taken at any step, and continues on the same number of ranks.
 /// Numerics losses that are reported are means over the samples of all ranks. Clipping looks at the root mean square of
 ///          the clients' norms, without the proximal term. Moving averages (batch normalisation) are averaged with the
 ///          same weights.
@@ -46,10 +45,10 @@ namespace trireme::parallel {
 ///                                      parallel::federated{.period = 20, .chosen = 3});
 struct federated {
   using policy_category = slot::parallel;
-  std::int64_t period = 20;  ///< steps of a round
-  int chosen = 0;            ///< clients that train in a round; 0: all
-  double proximal = 0;       ///< FedProx's factor; 0: none
-  std::uint64_t seed = 0;    ///< of the choice of clients
+  std::int64_t period = 20;                            ///< steps of a round
+  int chosen = 0;                                      ///< clients that train in a round; 0: all
+  double proximal = 0;                                 ///< FedProx's factor; 0: none
+  std::uint64_t seed = 0;                              ///< of the choice of clients
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
   int ways = 0;                                        ///< clients; 0: the ranks that other axes leave
   friend bool operator==(federated const&, federated const&) = default;
@@ -70,8 +69,8 @@ struct federated {
     int left = chosen;
     for (int each = 0; each <= client; ++each) {
       auto const n = static_cast<std::uint64_t>(clients - each);
-      auto const words = random_block({seed, static_cast<std::uint64_t>(round)}, client_site,
-                                      static_cast<std::uint64_t>(each), 0);
+      auto const words =
+          random_block({seed, static_cast<std::uint64_t>(round)}, client_site, static_cast<std::uint64_t>(each), 0);
       bool const is_in = (std::uint64_t{words[0]} * n) >> 32U < static_cast<std::uint64_t>(left);
       if (each == client) return is_in;
       left -= is_in ? 1 : 0;

@@ -96,9 +96,9 @@ struct strategy_calls {
   };
   static constexpr strategy_hooks there{begins, settles, ends, starts, follows, has_state, has_numbers};
   /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
-  static constexpr strategy_hooks made{
-      said.begin && begins,    said.settle && settles,  said.end && ends,           said.start && starts,
-      said.follow && follows, said.state && has_state, said.numbers && has_numbers};
+  static constexpr strategy_hooks made{said.begin && begins,      said.settle&& settles, said.end&& ends,
+                                       said.start&& starts,       said.follow&& follows, said.state&& has_state,
+                                       said.numbers&& has_numbers};
 };
 
 /// One error for each function that is listed and missing, or present and not listed.

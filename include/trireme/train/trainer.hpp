@@ -183,7 +183,7 @@ class basic_trainer {
 
   /// One step on samples of your own: each rank passes its own part, of any size; ranks of one replica of the model
   /// pass the same. If no rank has a sample, no step is taken: the report has samples = 0, nothing has changed, and
-  /// steps() and schedules stay where they were.
+  /// steps() and schedules stay where they were; under parallel::federated it counts as a step of the round.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
   /// The same with several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and
   /// with .reproducible every rank passes the same number. Empty ones are skipped.
@@ -678,7 +678,11 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
   }
   auto const labels = labelled();
   auto const total = run_.model.samples_of_all(own);
-  if (total == 0) return {.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
+  if (total == 0) {
+    step_report const none{.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
+    if (exchange().pass_step()) ++run_.clock.step;
+    return none;
+  }
   auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
   tell(step_calls_, done);
   return done;
