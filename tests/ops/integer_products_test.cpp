@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../catch.hpp"
+#include "tile_model.hpp"
 #include "trireme/ops/ops.hpp"
 
 using namespace trireme;
@@ -102,6 +104,45 @@ std::vector<float> with(integer_kernels const& kernels, std::vector<T> const& x,
   return {y.begin(), y.end()};
 }
 
+#if TRIREME_X86
+/// An emulation of products of integer tiles: signed ones of the left tile, unsigned ones of the right one. After [Intel,
+/// "Software Developer's Manual", volume 2, TDPBSUD].
+struct integer_tile_model : tile_model {
+  template <int Sums, int Left, int Right>
+  static void multiply_integers() {
+    auto& tiles = state().tiles;
+    for (std::size_t m = 0; m < 16; ++m) {
+      for (std::size_t n = 0; n < 16; ++n) {
+        std::int32_t sum = 0;
+        std::memcpy(&sum, tiles.at(Sums).at(m).data() + 4 * n, sizeof sum);
+        for (std::size_t k = 0; k < 64; ++k)
+          sum += static_cast<std::int8_t>(tiles.at(Left).at(m).at(k)) * tiles.at(Right).at(k / 4).at(4 * n + k % 4);
+        std::memcpy(tiles.at(Sums).at(m).data() + 4 * n, &sum, sizeof sum);
+      }
+    }
+  }
+};
+#endif
+
+/// The kernels that this CPU has, and an emulation of those on tiles.
+std::vector<integer_kernels> kernels_to_test() {
+  auto all = ops::detail::all_integer_kernels();
+#if TRIREME_X86
+  for (auto const& each : ops::detail::all_integer_kernels()) {
+    if (std::string(each.name) != "avx512_vnni") continue;
+    auto tiles = each;
+    tiles.name = "emulated tiles";
+    tiles.rows = 32;
+    tiles.pads = true;
+    tiles.tile = ops::detail::avx512_vnni::integer_tiles<integer_tile_model>;
+    tiles.begin = integer_tile_model::begin;
+    tiles.end = integer_tile_model::end;
+    all.push_back(tiles);
+  }
+#endif
+  return all;
+}
+
 struct level_guard {
   ops::cpu_level before = ops::detected();
   ~level_guard() { ops::detected(before); }
@@ -110,7 +151,7 @@ struct level_guard {
 }  // namespace
 
 TEST_CASE("products of integers are those of plain loops at each level", "[ops]") {
-  for (auto const& kernels : ops::detail::all_integer_kernels()) {
+  for (auto const& kernels : kernels_to_test()) {
     for (auto const form : {weight_form::int8, weight_form::int4}) {
       for (auto const& [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{1, 5, 3}, {3, 33, 64}, {4, 64, 65}, {13, 31, 256}, {47, 70, 580}, {64, 32, 300}}) {
         for (bool const transposed : {false, true}) {
@@ -128,7 +169,7 @@ TEST_CASE("products of integers are those of plain loops at each level", "[ops]"
 }
 
 TEST_CASE("the largest numbers do not overflow, and what is not finite stays so", "[ops]") {
-  for (auto const& kernels : ops::detail::all_integer_kernels()) {
+  for (auto const& kernels : kernels_to_test()) {
     INFO(kernels.name);
     for (float const sign : {1.0F, -1.0F}) {
       std::vector<float> const x(2 * 512, sign), w(512 * 3, 1);
