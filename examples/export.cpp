@@ -30,8 +30,8 @@ at all.
 
 export DIR --to onnx [--dialect D] [--past yes|no] [--out FILE|FOLDER]
 
-Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3 or BERT as a graph for onnxruntime. Weights of more than 1 GiB
-lie beside it, in FILE.data.
+Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3, BERT, ViT or a convnet as a graph for onnxruntime. Weights of
+more than 1 GiB lie beside it, in FILE.data.
 
   --dialect D        portable: opset 18, standard operators; native: opset 23, with its Attention; ort: opset 21, with
                      onnxruntime's GroupQueryAttention (portable)

@@ -13,11 +13,13 @@
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/model_files.hpp"
 #include "trireme/nn/bert_files.hpp"
+#include "trireme/nn/convnet_files.hpp"
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/onnx.hpp"
 #include "trireme/nn/onnx_images.hpp"
 #include "trireme/nn/onnx_layers.hpp"
 #include "trireme/nn/pretrained.hpp"
+#include "trireme/nn/vit_files.hpp"
 
 namespace trireme::nn {
 
@@ -153,9 +155,12 @@ std::uint64_t with_onnx_model(std::string const& directory, formats::file_system
     return f(read_description<llama>(directory, files), type);
   if (type == "deepseek_v3") return f(read_description<deepseek>(directory, files), type);
   if (type == "bert") return f(read_description<bert>(directory, files), type);
+  if (type == "vit") return f(read_description<vit>(directory, files), type);
+  if (type == convnet_type) return f(read_description<convnet>(directory, files), type);
   throw format_error(text(directory, "/", formats::config_file), 0,
                      text("a model of type \"", type.substr(0, 80),
-                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3 and bert are"));
+                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3, bert, vit and ",
+                          convnet_type, " are"));
 }
 
 }  // namespace detail
