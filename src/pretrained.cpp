@@ -5,6 +5,7 @@
 #include "trireme/nn/convnet_files.ipp"
 #include "trireme/nn/deepseek_files.ipp"
 #include "trireme/nn/gguf.ipp"
+#include "trireme/nn/gguf_reader.ipp"
 #include "trireme/nn/onnx.ipp"
 #include "trireme/nn/onnx_images.ipp"
 #include "trireme/nn/onnx_layers.ipp"

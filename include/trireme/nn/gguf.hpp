@@ -74,6 +74,8 @@ struct gguf_model {
 struct gguf_options {
   formats::gguf::kind type = formats::gguf::kind::f16;
   std::string name;  ///< `general.name`; empty: that of the directory
+  /// A GGUF file of the same tensors: each has its type and its place there, and `type` is that of others.
+  std::string like;
 };
 
 /// Writes the model that lies in a directory of Hugging Face's files to a GGUF file, which appears whole or not at all.

@@ -702,11 +702,35 @@ class gguf_vocabulary {
   std::optional<std::int64_t> unknown_;
 };
 
+/// Sorts tensors as in the file that options.like names; @returns their kinds there.
+TRIREME_BODY std::map<std::string, formats::gguf::kind> put_like(gguf_model& what, gguf_options const& options,
+                                                                 formats::file_system& files) {
+  std::map<std::string, formats::gguf::kind> out;
+  if (options.like.empty()) return out;
+  formats::gguf::reader const other(options.like, files);
+  std::vector<gguf_tensor> sorted;
+  for (auto const& each : other.entries()) {
+    auto const found = std::ranges::find(what.tensors, each.name, &gguf_tensor::name);
+    if (found == what.tensors.end() || found->extents != each.extents) {
+      throw config_error(text("trireme::nn::write_gguf: ", options.like, " has a tensor \"", each.name, "\" ",
+                              to_string(each.extents), ", which the model does not have"));
+    }
+    out[each.name] = each.type;
+    sorted.push_back(std::move(*found));
+    what.tensors.erase(found);
+  }
+  sorted.insert(sorted.end(), std::make_move_iterator(what.tensors.begin()),
+                std::make_move_iterator(what.tensors.end()));
+  what.tensors = std::move(sorted);
+  return out;
+}
+
 /// Writes a model whose description is read.
 template <class Model>
 std::uint64_t write_gguf_of(Model const& model, std::string const& directory, std::string const& path,
                             gguf_options const& options, formats::file_system& files) {
-  auto const out = in_gguf(model);
+  auto out = in_gguf(model);
+  auto const kinds = put_like(out, options, files);
   auto layout = model.in_files();
   if constexpr (std::is_same_v<Model, bert>) layout.leave_out("cls.* bert.pooler.* classifier.*");
   pretrained_reader const from(layout, directory, files);
@@ -725,7 +749,10 @@ std::uint64_t write_gguf_of(Model const& model, std::string const& directory, st
   auto const tokenizer = gguf_tokenizer(formats::read_model_files(directory, files), model.vocabulary);
   notes.insert(notes.end(), tokenizer.begin(), tokenizer.end());
   std::vector<formats::gguf::entry> entries;
-  for (auto const& each : out.tensors) entries.push_back({each.name, gguf_kind(each, options.type), each.extents});
+  for (auto const& each : out.tensors) {
+    auto const found = kinds.find(each.name);
+    entries.push_back({each.name, found == kinds.end() ? gguf_kind(each, options.type) : found->second, each.extents});
+  }
   formats::gguf::writer to(path, notes, std::move(entries), files);
   for (auto const& each : out.tensors) write_gguf_tensor(from, each, to);
   to.finish();

@@ -255,8 +255,8 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
           auto const begin = std::max<std::int64_t>(0, (first - place + width - 1) / width);
           auto const end = std::max<std::int64_t>(0, (first + count - place + width - 1) / width);
           auto const in_plane = how.inputs / how.planes, of_row = (row + i) * how.inputs;
-          for (std::int64_t plane = 0; plane < how.planes;
-               ++plane) {  // those of the inputs [begin, end) that are in it
+          // In each plane those of the inputs [begin, end) that are in it.
+          for (std::int64_t plane = 0; plane < how.planes; ++plane) {
             auto const from_here = [&](std::int64_t input) {
               return (first_input + input - plane + how.planes - 1) / how.planes;
             };
