@@ -11,7 +11,8 @@ except ImportError as missing:
 
 
 def tensors_of(file):
-    return [(each.name, each.tensor_type, list(each.shape), each.data.tobytes()) for each in gguf.GGUFReader(file).tensors]
+    return [(each.name, each.tensor_type, list(each.shape), each.data.tobytes())
+            for each in gguf.GGUFReader(file).tensors]
 
 
 def told_in(file):

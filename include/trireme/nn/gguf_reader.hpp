@@ -15,9 +15,7 @@ namespace trireme::nn {
 /// Sets a description to what a GGUF file says: `gpt2`; `llama`, `qwen2` and `qwen3`.
 ///
 /// Errors   format_error that names the key, for another architecture, for a key that is missing or of another type,
-/// for
-///          a size out of range, and for what the model cannot be (angles that are scaled by factors of their own,
-///          say).
+///          for a size out of range, and for what the model cannot be (angles with factors of their own, say).
 void read_gguf_description(formats::gguf::reader const& from, gpt& to);
 void read_gguf_description(formats::gguf::reader const& from, llama& to);
 
@@ -30,8 +28,7 @@ void read_gguf_description(formats::gguf::reader const& from, llama& to);
 ///
 /// Bytes    memory is one tensor, as floats, and the tokenizer.
 /// Errors   io_error; format_error as read_gguf_description(), and for a missing tensor, one of another shape, and
-/// another
-///          tokenizer. All files appear, or none.
+///          another tokenizer. All files appear, or none.
 /// @returns the bytes of model.safetensors.
 std::uint64_t write_pretrained_of_gguf(std::string const& path, std::string const& directory,
                                        formats::file_system& files = formats::real_files());
