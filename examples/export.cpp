@@ -38,10 +38,11 @@ F32, with its tokenizer.
 export DIR --to onnx [--dialect D] [--past yes|no] [--out FILE|FOLDER]
 
 Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3, BERT, ViT or a convnet as a graph for onnxruntime. Weights of
-more than 1 GiB lie beside it, in FILE.data.
+more than 1 GiB lie beside it, in FILE.safetensors.
 
   --dialect D        portable: opset 18, standard operators; native: opset 23, with its Attention; ort: opset 21, with
                      onnxruntime's GroupQueryAttention (portable)
+  --type TYPE        f32 | q4_0, of the dialect ort: products' weights in 4 bits, for its MatMulNBits (f32)
   --past yes|no      whether a decoder takes and gives keys and values of earlier positions (yes)
   --out FILE|FOLDER  a FOLDER, which exists or ends in "/", gets model.onnx with the tokenizer's files,
                      generation_config.json and onnxruntime-genai's genai_config.json (DIR/model.onnx)
@@ -82,7 +83,8 @@ options parse(std::vector<std::string_view> const& given) {
   if (back && out.out.empty()) throw config_error("--to huggingface needs --out DIR");
   if (back && !out.type.empty()) throw config_error("--type is of gguf; huggingface has F32");
   if (out.to != "gguf" && !out.like.empty()) throw config_error("--like is of gguf; leave it out");
-  if (graph && !out.type.empty()) throw config_error("--type is of gguf; onnx has F32");
+  if (graph && !out.type.empty() && out.type != "f32" && (out.type != "q4_0" || out.dialect != "ort"))
+    throw config_error("--type of onnx is f32, or with --dialect ort also q4_0");
   if (!graph && !out.dialect.empty()) throw config_error("--dialect is of onnx; leave it out");
   if (!graph && !out.past.empty()) throw config_error("--past is of onnx; leave it out");
   if (!out.dialect.empty() && !nn::onnx_dialect_named(out.dialect))
@@ -119,7 +121,8 @@ int main(int argc, char** argv) {
     std::uint64_t bytes = 0;
     nn::onnx_options const of_graph{
         .past = given.past != "no",
-        .dialect = nn::onnx_dialect_named(given.dialect).value_or(nn::onnx_dialect::portable)};
+        .dialect = nn::onnx_dialect_named(given.dialect).value_or(nn::onnx_dialect::portable),
+        .four_bits = graph && given.type == "q4_0"};
     if (given.to == "huggingface") {
       bytes = nn::write_pretrained_of_gguf(given.directory, given.out);
     } else if (!graph) {

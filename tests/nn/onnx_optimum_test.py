@@ -23,8 +23,9 @@ for name, make in (("gpt", gpt), ("llama", llama), ("qwen2", lambda name: llama(
     ours = subprocess.run([GENERATE, path(name), "--prompt", PROMPT, "--tokens", "50", "--temperature", "0"],
                           capture_output=True, text=True, check=True).stdout[len(PROMPT):-1]
     model = ORTModelForCausalLM.from_pretrained(path(name, "onnx"), use_io_binding=False)
-    tokens = model.generate(torch.tensor([list(PROMPT.encode())]), max_new_tokens=50, do_sample=False, eos_token_id=None,
-                            pad_token_id=0)[0, len(PROMPT):]
+    prompt = torch.tensor([list(PROMPT.encode())])
+    tokens = model.generate(prompt, max_new_tokens=50, do_sample=False, eos_token_id=None, pad_token_id=0)
+    tokens = tokens[0, len(PROMPT):]
     theirs = bytes(tokens.tolist()).decode(errors="replace")
     expect(len(ours) == 50 and ours == theirs, "%s wrote %r, optimum %r" % (name, ours, theirs))
     print("%s: %d of 50 tokens are equal" % (name, sum(a == b for a, b in zip(ours, theirs))))

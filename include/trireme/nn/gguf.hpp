@@ -60,8 +60,9 @@ struct gguf_model {
 ///
 /// A tokenizer.json has byte pairs of bytes (with the pre-tokenizer of GPT-2, SmolLM, Llama 3, Qwen 2 or DeepSeek V3),
 /// byte pairs of characters (sentencepiece's, as in Llama 2 and Mistral), word pieces (`bert`) or unigrams (`t5`).
-/// Without this file a vocabulary of 256 is bytes; for another one the metadata says `none`, and llama.cpp takes token
-/// ids only. llama.cpp needs an end token: for bytes it is byte 0.
+/// Without this file sentencepiece's own is read (tokenizer.model, spiece.model); without it too a vocabulary of 256 is
+/// bytes, and for another one the metadata says `none`: llama.cpp takes token ids only. llama.cpp needs an end token:
+/// for bytes it is byte 0.
 ///
 /// Errors   format_error that points at the member, for what llama.cpp does not have: another expression of a
 ///          pre-tokenizer, or a normalizer of byte pairs other than NFC.
