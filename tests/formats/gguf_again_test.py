@@ -71,16 +71,20 @@ llama("turned", rope_scaling={"rope_type": "llama3", "factor": 8.0, "original_ma
 export(path("turned"), "--to", "gguf", "--type", "f16", "--out", path("turned.gguf"))
 with open(path("cut.gguf"), "wb") as file:
     file.write(open(path("good.gguf"), "rb").read()[:9000])
-for name, architecture, key in (("other", "mamba", None), ("empty", "llama", None), ("wide", "llama", 1 << 40)):
+for name, architecture, context in (("other", "mamba", 0), ("empty", "llama", 0), ("wide", "llama", 1 << 40),
+                                    ("deep", "llama", 16)):
     writer = gguf.GGUFWriter(path(name + ".gguf"), architecture)
-    if key:
-        writer.add_uint64("llama.context_length", key)
+    if context:
+        writer.add_uint64("llama.context_length", context)
+        writer.add_embedding_length(32)
+        writer.add_block_count(1 << 24)
     writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
     writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
 for code, sentence, arguments in (
         (1, "gpt2, llama, qwen2 and qwen3 are", (path("other.gguf"), "--out", path("x"))),
         (1, "llama.context_length", (path("empty.gguf"), "--out", path("x"))),
         (1, "it is from 1 to", (path("wide.gguf"), "--out", path("x"))),
+        (1, "but it has 1 tensor", (path("deep.gguf"), "--out", path("x"))),
         (1, "rope_freqs.weight", (path("turned.gguf"), "--out", path("x"))),
         (1, "cut.gguf", (path("cut.gguf"), "--out", path("x"))),
         (2, "needs --out", (path("good.gguf"),)),

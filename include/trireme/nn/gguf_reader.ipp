@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/json.hpp"
@@ -76,6 +78,14 @@ class gguf_keys {
     auto const out = size_if(end);
     if (!out) refuse("it has no \"", architecture, ".", end, "\"");
     return *out;
+  }
+  /// Each block has tensors: a larger number is refused before anything is made of it.
+  [[nodiscard]] std::int64_t blocks() const {
+    auto const out = size("block_count");
+    auto const tensors = from_.entries().size();
+    if (static_cast<std::uint64_t>(out) > tensors)
+      refuse("\"", architecture, ".block_count\" is ", out, ", but it has ", how_many(tensors, "tensor"));
+    return out;
   }
   /// A float; what was rounded from a short decimal number is that number.
   [[nodiscard]] double number(std::string_view end, double otherwise) const {
@@ -325,7 +335,7 @@ TRIREME_BODY void read_gguf_description(formats::gguf::reader const& from, gpt& 
   to.vocabulary = keys.vocabulary();
   to.context = keys.size("context_length");
   to.channels = keys.size("embedding_length");
-  to.layers = keys.size("block_count");
+  to.layers = keys.blocks();
   to.heads = keys.size("attention.head_count");
   if (auto const width = keys.size("feed_forward_length"); width != 4 * to.channels)
     keys.refuse("\"gpt2.feed_forward_length\" is ", width, "; nn::gpt has ", 4 * to.channels);
@@ -342,7 +352,7 @@ TRIREME_BODY void read_gguf_description(formats::gguf::reader const& from, llama
   to.vocabulary = keys.vocabulary();
   to.context = keys.size("context_length");
   to.channels = keys.size("embedding_length");
-  to.layers = keys.size("block_count");
+  to.layers = keys.blocks();
   to.hidden = keys.size("feed_forward_length");
   to.heads = keys.size("attention.head_count");
   to.key_heads = keys.size_if("attention.head_count_kv").value_or(to.heads);
