@@ -19,6 +19,7 @@
 #include "encoder.hpp"
 #include "encodings.hpp"
 #include "http.hpp"
+#include "images.hpp"
 #include "model.hpp"
 
 #include "trireme/formats/file.hpp"
@@ -40,7 +41,7 @@ constexpr char const* usage =
 Answers OpenAI's clients with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in Hugging Face's
 format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/completions, /v1/models, /health,
 /metrics, and a page at /. With a BERT it is /v1/embeddings, or of a classifier logits only, and
-/v2/models/NAME/infer of KServe's protocol. See docs/serving.md.
+/v2/models/NAME/infer of KServe's protocol, which also answers for images with a ViT or a convnet. See docs/serving.md.
 
   --host H             the address to listen at (127.0.0.1: only programs of this machine reach it)
   --port P             0 takes a free one; the first line of the output tells it (8000)
@@ -177,7 +178,15 @@ void encode(options given, vocabulary const& words, sigset_t const& signals) {
   auto const model = load_encoder(given.directory, separator.size() == 1 ? separator.front() : -1);
   encodings encoder(*model, words, given.name, pooling_in(given.directory));
   given.http.context = model->context;
-  answer({.encoder = &encoder}, words, given, signals);
+  answer({.tensors = &encoder}, words, given, signals);
+}
+
+void classify(options const& given, vocabulary const& words, sigset_t const& signals) {
+  if (given.precision != "fp32")
+    throw config_error(text(given.directory, " has a model of images, which is served in fp32; leave out --precision"));
+  auto const model = load_images(given.directory);
+  classifications images(*model, given.name);
+  answer({.tensors = &images}, words, given, signals);
 }
 
 void complete(options given, vocabulary const& words, sigset_t const& signals) {
@@ -219,6 +228,8 @@ void run(options given, sigset_t const& signals) {
   vocabulary const words(given.tokenizer, given.directory);
   if (is_encoder(given.directory))
     encode(given, words, signals);
+  else if (is_of_images(given.directory))
+    classify(given, words, signals);
   else
     complete(given, words, signals);
 }

@@ -12,8 +12,12 @@
 #include "../formats/scratch.hpp"
 #include "../support/python.hpp"
 #include "../support/sentence.hpp"
+#include "trireme/formats/file.hpp"
 #include "trireme/formats/safetensors.hpp"
+#include "trireme/nn/convnet_files.hpp"
+#include "trireme/nn/vit_files.hpp"
 #include "trireme/train/onnx.hpp"
+#include "trireme/train/pretrained.hpp"
 #include "trireme/trireme.hpp"
 
 using namespace trireme;
@@ -95,6 +99,16 @@ void add(kept& to, Model const& model, std::string const& kind, scratch const& d
       auto const bytes = save_onnx(trainer, dir / text(dialect, "/images_", kind, ".onnx"),
                                    {.dialect = *nn::onnx_dialect_named(dialect)});
       CHECK((bytes > 0) == (world.rank() == 0));
+    }
+    if constexpr (requires { model.in_files(); }) {  // the same from its files
+      save_pretrained(trainer, dir / kind);
+      if (world.rank() == 0) {
+        nn::write_onnx_directory(dir / kind, dir / ("made_" + kind));
+        CHECK(formats::read_file(dir / ("made_" + kind + "/model.onnx")) ==
+              formats::read_file(dir / text("portable/images_", kind, ".onnx")));
+        CHECK(std::filesystem::exists(dir / ("made_" + kind + "/config.json")));
+        CHECK_FALSE(std::filesystem::exists(dir / ("made_" + kind + "/genai_config.json")));
+      }
     }
     auto const logits = trainer.predict(tensor_view<float const>(pixels.data(), {seen, height, width, channels}));
     if (world.rank() != 0) return;

@@ -168,10 +168,10 @@ try:
 
     # SIGTERM: what runs ends, nothing new begins, and the exit code is 0.
     parts = server.stream(prompt="The ", max_tokens=250, temperature=0)
-    next(parts)
+    told = [next(parts)]  # on a busy machine it may be all of them
     server.process.send_signal(signal.SIGTERM)
-    rest = list(parts)
-    expect(rest[-1]["choices"][0]["finish_reason"] == "length", rest[-1:])
+    told += parts
+    expect(told[-1]["choices"][0]["finish_reason"] == "length", told[-1:])
     expect(server.process.wait(60) == 0, server.process.returncode)
 finally:
     server.process.kill()
