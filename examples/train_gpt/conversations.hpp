@@ -70,13 +70,12 @@
 [[nodiscard]] inline trireme::data::chat_samples read_conversations(options const& given, token_choice const& tokens) {
   using namespace trireme;
   return described_conversations(given, tokens)
-      .open([&](std::string_view text) { return tokens.encode(text); },
-            {formats::unzstd
+      .open([&](std::string_view text) { return tokens.encode(text); }, {formats::unzstd
 #ifdef TRAIN_GPT_ZLIB
-             ,
-             formats::gunzip
+                                                                         ,
+                                                                         formats::gunzip
 #endif
-            });
+                                                                        });
 }
 
 /// Identifies conversations by their number and all of their tokens.
@@ -124,10 +123,11 @@
   }
   if (chats.held_out_begin >= all.size()) {
     throw config_error(trireme::text("--data ", chats.path, " has ", many(all.size()),
-                                     " of conversations, but its held-out part begins at sample ",
-                                     chats.held_out_begin, "; give more of them, or start another run"));
+                                     " of conversations, but its held-out part begins at sample ", chats.held_out_begin,
+                                     "; give more of them, or start another run"));
   }
-  return {samples_of(all, 0, chats.held_out_begin), samples_of(all, chats.held_out_begin, all.size()),
+  return {samples_of(all, 0, chats.held_out_begin),
+          samples_of(all, chats.held_out_begin, all.size()),
           {.conversations = all.conversation_count(),
            .targets = all.target_count(),
            .cut = all.cut(),

@@ -756,7 +756,8 @@ int train(options& given) {
       given.text("from").empty()
           ? model_choice::described_by(given, tokens.vocabulary())
           : model_choice::from_files(given, begun ? files.directory : given.text("from"), tokens.vocabulary());
-  if (names_conversations(given)) given.decide("chat", std::string(name_of(chat_format(given, given.text("tokenizer")))));
+  if (names_conversations(given))
+    given.decide("chat", std::string(name_of(chat_format(given, given.text("tokenizer")))));
   plan const what(given, model_choice::with_changes(given, chosen));
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
@@ -799,8 +800,8 @@ int train(options& given) {
     }
     expect_one_run(world, given,
                    trireme::text(trireme::how_many(text.bytes, what.has_chats      ? "sample"
-                                                          : what.has_shards() ? "token"
-                                                                              : "byte"),
+                                                               : what.has_shards() ? "token"
+                                                                                   : "byte"),
                                  " with the SHA-256 ", text.sha256),
                    tokens.of_what());
     if (what.on_device()) remember_device_plan(need.least_device_bytes() / need.ranks_here);

@@ -1,6 +1,6 @@
 # test-takes: 10
-"""train_gpt --data: the same tokens in three layouts are the same run, which can be resumed from another layout, killed,
-and resumed on another number of ranks and of workers; and so for conversations."""
+"""train_gpt --data: the same tokens in three layouts are the same run, which can be resumed from another layout, or
+killed, and resumed on another number of ranks and of workers; and so for conversations."""
 
 import array
 import json

@@ -66,7 +66,8 @@ struct csv_encoding {
   /// The same as a file "csv_encoding.json" of the model. fit() hands it to the trainer, whose checkpoints keep it.
   /// Errors   format_error as save().
   [[nodiscard]] formats::model_file file() const;
-  /// The encoding among the files of a model: `csv_encoding::in(trainer.model_files())` on the first rank, after load().
+  /// The encoding among the files of a model, as on the first rank after load():
+  /// `csv_encoding::in(trainer.model_files())`.
   /// Errors   config_error if there is none.
   [[nodiscard]] static csv_encoding in(std::vector<formats::model_file> const& files);
   /// Errors   io_error, also for a file of more than 1 GiB; format_error, with the byte, for JSON that is not an

@@ -398,7 +398,8 @@ class basic_trainer {
   }
 
   /// The files that came with the model if load_pretrained() has read it, on the first rank: config.json, the
-  /// tokenizer's and so on; and those of the data of fit() (data::has_model_files). Checkpoints keep them, and save_pretrained() writes them again. initialise() drops them.
+  /// tokenizer's and so on; and those of the data of fit() (data::has_model_files). Checkpoints keep them, and
+  /// save_pretrained() writes them again. initialise() drops them.
   [[nodiscard]] std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
   void keep_model_files(std::vector<formats::model_file> files) { model_files_ = std::move(files); }
 

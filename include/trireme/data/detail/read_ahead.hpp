@@ -464,8 +464,8 @@ class read_ahead {
   bool halted_ = false;       // by a failure, until the caller tries again
   bool tries_again_ = false;  // the failure has been thrown
   bool stopping_ = false;
-  bool waits_ = false, resets_ = false;  // the caller: until it is_ready(), until no thread reads
-  std::int64_t sleeping_ = 0;            // threads without work
+  bool waits_ = false, resets_ = false;                       // the caller: until it is_ready(), until no thread reads
+  std::int64_t sleeping_ = 0;                                 // threads without work
   arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
   std::forward_list<std::thread> threads_;
 };
