@@ -42,7 +42,7 @@
   try {
     return trireme::data::chat_template_in(slash == std::string::npos ? "." : tokenizer.substr(0, slash));
   } catch (trireme::config_error const& problem) {
-    throw trireme::config_error(trireme::text(problem.what(), ", by --chat chatml, llama3 or plain"));
+    throw trireme::config_error(trireme::text(problem.what(), "; choose it by --chat chatml, llama3 or plain"));
   }
 }
 
