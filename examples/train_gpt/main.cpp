@@ -20,6 +20,7 @@
 #include <fmt/core.h>
 
 #include "asked.hpp"
+#include "conversations.hpp"
 #include "deadline_options.hpp"
 #include "device.hpp"
 #include "generate.hpp"
@@ -66,7 +67,8 @@ struct plan {
   run_files files;
   bool resume, accept_new_text;
   std::string runs, text, from;
-  trireme::data::token_shards shards;  // none of --text
+  trireme::data::token_shards shards;  // none of --text and of conversations
+  bool has_chats;
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
   trireme::data::shares shares;
   std::int64_t check_every, grace, workers, bad_samples;
@@ -89,6 +91,7 @@ struct plan {
         text(given.text("text")),
         from(given.text("from")),
         shards(shards_of(given)),
+        has_chats(names_conversations(given)),
         steps(given.number("steps", 0)),
         stop_after(given.number("stop-after", -1)),
         batch(given.number("batch", 1)),
@@ -129,8 +132,9 @@ struct plan {
       optimizer.momentum = 0;
     }
     if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
-    if (text.empty() && !has_shards()) throw config_error("--text names no file; scripts/train gives one");
-    if (!text.empty() && has_shards()) throw config_error("a run has --text or --data; give one of them");
+    bool const has_data = has_shards() || has_chats;
+    if (text.empty() && !has_data) throw config_error("--text names no file; scripts/train gives one");
+    if (!text.empty() && has_data) throw config_error("a run has --text or --data; give one of them");
     if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
     constexpr std::int64_t most_counted = std::int64_t{1} << 31;  // the loader's limit
     if (batch > most_counted) throw config_error(trireme::text("--batch is ", batch, "; at most ", most_counted));
@@ -155,7 +159,7 @@ struct plan {
   static trireme::data::token_shards shards_of(options const& given) {
     using trireme::data::shard_kind;
     trireme::data::token_shards out{.context = given.number("context", 2)};
-    if (given.text("data").empty()) return out;
+    if (given.text("data").empty() || names_conversations(given)) return out;
     out.files = given.text("data");
     out.kind = static_cast<shard_kind>(
         given.choice("data-kind", {"recognised", "u16", "u32", "llm_c", "megatron", "npy", "safetensors"}));
@@ -510,6 +514,12 @@ class run {
                            {"seconds", seconds},
                            {"model", to_string(plan_.model)},
                            {"optimizer", to_string(plan_.optimizer)}});
+    if (auto const& chats = text_.chats()) {
+      summary.set("conversations", chats->conversations);
+      summary.set("conversations_cut", chats->cut);
+      summary.set("conversations_left_out", chats->left_out);
+      summary.set("tokens_to_learn", chats->targets);
+    }
     if (!words_.bytes()) {
       summary.set("tokenizer_sha256", words_.sha256());
     }
@@ -694,7 +704,11 @@ token_choice tokens_of(options const& given, run_files const& files, std::option
     }
   }
   auto const vocabulary = given.number("vocabulary", 0);
-  bool const shards = !given.text("data").empty();
+  bool const chats = names_conversations(given);
+  if (chats && path.empty()) {
+    throw config_error("--data FILE.jsonl holds conversations; give the --tokenizer, with its chat template beside it");
+  }
+  bool const shards = !chats && !given.text("data").empty();
   if (vocabulary > 0 && (!shards || !path.empty())) {
     throw config_error(
         "--vocabulary goes with --data and without --tokenizer, whose vocabulary is known; leave it out");
@@ -742,6 +756,8 @@ int train(options& given) {
       given.text("from").empty()
           ? model_choice::described_by(given, tokens.vocabulary())
           : model_choice::from_files(given, begun ? files.directory : given.text("from"), tokens.vocabulary());
+  if (names_conversations(given))
+    given.decide("chat", std::string(name_of(chat_format(given, given.text("tokenizer")))));
   plan const what(given, model_choice::with_changes(given, chosen));
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
@@ -750,11 +766,23 @@ int train(options& given) {
   static_cast<void>(expect_device_room(what.need(world_ranks, ranks_here, 0), of_device));
   auto shards = what.shards;
   shards.vocabulary = tokens.vocabulary();
-  auto text = what.has_shards() ? examine_shards(shards) : examine_text(what.text, what.runs, comm::reports(""));
+  std::optional<data::chat_samples> chats;
+  if (what.has_chats) chats = read_conversations(given, tokens);
+  auto text = chats               ? examine_conversations(*chats, given.text("data"))
+              : what.has_shards() ? examine_shards(shards)
+                                  : examine_text(what.text, what.runs, comm::reports(""));
   text.tokenizer = tokens.sha256();
-  auto const parts = what.has_shards()
+  auto const parts = chats ? run_text(cut_conversations(*chats, text, text_before, what.accept_new_text))
+                     : what.has_shards()
                          ? run_text(cut_shards(shards, text, text_before, what.accept_new_text))
                          : run_text(cut_text(text, text_before, what.context, what.accept_new_text), tokens);
+  if (auto const& count = parts.chats(); count && comm::reports("")) {
+    std::fprintf(stderr, "%s\n",
+                 trireme::text(trireme::how_many(count->conversations, "conversation"), " with ", count->targets,
+                               " tokens to learn, ", count->cut, " of them cut, and ", count->left_out,
+                               " left out because of --context ", what.context)
+                     .c_str());
+  }
   auto const need = what.need(world_ranks, ranks_here, parts.training().size());
   expect_room(need);
   if (auto const both = expect_device_room(need, of_device); !both.empty() && comm::reports(""))
@@ -771,7 +799,9 @@ int train(options& given) {
                                        trireme::how_many(world.size(), "process")));
     }
     expect_one_run(world, given,
-                   trireme::text(trireme::how_many(text.bytes, what.has_shards() ? "token" : "byte"),
+                   trireme::text(trireme::how_many(text.bytes, what.has_chats      ? "sample"
+                                                               : what.has_shards() ? "token"
+                                                                                   : "byte"),
                                  " with the SHA-256 ", text.sha256),
                    tokens.of_what());
     if (what.on_device()) remember_device_plan(need.least_device_bytes() / need.ranks_here);

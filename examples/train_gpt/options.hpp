@@ -24,10 +24,16 @@ class options {
     add("ranks", "", "N", "ranks: threads, or processes under --mpi (default: one per core)");
     add("text", "", "FILE", "a UTF-8 text, whose last 10 % is held out; each byte is a token");
     add("data", "", "FILES",
-        "token shards instead of a text: a file, a directory or a pattern in quotes (\"data/train_*.bin\"); the last "
-        "10 % of the tokens are held out");
+        "token shards instead of a text: a file, a directory or a pattern in quotes (\"data/train_*.bin\"); or "
+        "conversations, FILE.jsonl; the last 10 % of them are held out");
     add("data-kind", "recognised", "KIND",
         "recognised | u16 | u32 | llm_c | megatron | npy | safetensors (nanoGPT's files are u16, and not recognised)");
+    add("chat", "auto", "C",
+        "of --data FILE.jsonl, whose lines are conversations ({\"messages\": [...]}, or {\"prompt\": ..., "
+        "\"completion\": ...}); losses are those of answers alone: auto (the chat template in the tokenizer's folder) "
+        "| chatml | llama3 | plain");
+    add("chat-longer", "refused", "L", "of conversations that --context does not hold: refused | cut | left_out");
+    add("chat-packing", "none", "P", "none | best_fit (as many whole conversations in a sequence as fit)");
     add("vocabulary", "0", "N", "with --data and without --tokenizer: the number of different tokens");
     add("tokenizer", "", "FILE",
         "a tokenizer.json of Hugging Face or a .model of sentencepiece, whose tokens are used instead of bytes");

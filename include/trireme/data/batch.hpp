@@ -30,6 +30,7 @@ struct loader_position {
   std::uint64_t seed = 0;    ///< of the order of samples
   std::int64_t block = 0;    ///< of the order, as in data::sampler
   std::int64_t window = 0;
+  std::int64_t of = 0;  ///< samples of a dataset that sets its own order, whose epochs may have another number of them
   friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
     return a.epoch == b.epoch && a.position == b.position;  // the order may be unknown
   }
@@ -42,7 +43,8 @@ struct loader_position {
 [[nodiscard]] inline std::string to_string(loader_position const& at) {
   return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position,
               at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "",
-              at.block > 0 ? text(", .block = ", at.block, ", .window = ", at.window) : "", "}");
+              at.block > 0 ? text(", .block = ", at.block, ", .window = ", at.window) : "",
+              at.of > 0 && at.of != at.samples ? text(", .of = ", at.of) : "", "}");
 }
 
 /// One rank's part of one batch. Owned by the loader.

@@ -83,7 +83,8 @@ class loader : private detail::read_ahead {
                     .one_by_one = slow_to_read(data)}),
         data_(&data),
         options_(options),
-        order_(detail::order_of(data, options.seed, options.locality, who)) {
+        order_(detail::order_of(data, options.seed, options.locality, who)),
+        of_(detail::sets_order(data) ? data.size() : 0) {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -133,10 +134,11 @@ class loader : private detail::read_ahead {
   ///          samples would be used twice and others never. seek(place.next_epoch()) skips the rest of that epoch.
   void seek(loader_position to) {
     bool const another = to.samples != order_.samples || to.seed != order_.seed || to.block != order_.block ||
-                         to.window != order_.window;
+                         to.window != order_.window || to.of != of_;
     if (to.samples != 0 && to.position != 0 && another) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
-                              " samples in the order of seed ", order_.seed,
+                              " samples", of_ > 0 && of_ != order_.samples ? text(" of ", of_) : "",
+                              " in the order of seed ", order_.seed,
                               order_.block > 0 ? text(" and blocks of ", order_.block) : "",
                               "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     }
@@ -207,7 +209,7 @@ class loader : private detail::read_ahead {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
     if (over) at = at.next_epoch();
-    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window};
+    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window, of_};
   }
 
   // The samples of a batch of `count` in logical micro-batch m of this rank.
@@ -275,6 +277,7 @@ class loader : private detail::read_ahead {
   Dataset const* data_;
   loader_options options_;
   sampler order_;
+  std::int64_t of_;  // samples of a dataset that sets its own order, else 0
   interval parts_;
   loader_position position_;  // the caller's
   loader_position cursor_;    // the threads'

@@ -29,6 +29,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/model_files.hpp"
 #include "trireme/data/read_problem.hpp"
 #include "trireme/data/shares.hpp"
 #include "trireme/observe/timeline.hpp"
@@ -127,6 +128,7 @@ class basic_trainer {
     auto form = detail::form_of(data, options.locality);
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
+    data::detail::merge_model_files(model_files_, data::model_files_of(data));
     auto const own = run_.model.sample_coordinate();
     detail::expect_shares(options.shares, facts_for_shares(), own.size);
     detail::run_shares division(options.shares, run_.clock.shares, own);
@@ -396,7 +398,8 @@ class basic_trainer {
   }
 
   /// The files that came with the model if load_pretrained() has read it, on the first rank: config.json, the
-  /// tokenizer's and so on. Checkpoints keep them, and save_pretrained() writes them again. initialise() drops them.
+  /// tokenizer's and so on; and those of the data of fit() (data::has_model_files). Checkpoints keep them, and
+  /// save_pretrained() writes them again. initialise() drops them.
   [[nodiscard]] std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
   void keep_model_files(std::vector<formats::model_file> files) { model_files_ = std::move(files); }
 
