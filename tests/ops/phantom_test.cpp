@@ -24,8 +24,8 @@ double a_step() {
   tensor<A, Space> values(shape{3});
   tensor<float, Space> wanted(wide);
   arena<Space> scratch;
-  std::vector<std::int64_t> const samples{3, 4};
-  ops::dropout_site const drop{0.1, {1, 2}, 3, samples};
+  tensor<std::int64_t, Space> samples(shape{2});
+  ops::dropout_site_in<Space> const drop{0.1, {1, 2}, 3, samples.view()};
   ops::attention_shape const what{batch, context, 2, channels};
 
   for (auto* each : {&x, &y, &table, &places, &gain, &bias, &qkv, &matrix, &logits}) {

@@ -110,7 +110,7 @@ class ring_context final : public context_group<Env> {
   ring_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
+              dropout_site_in<space> const& dropout) override {
     kept.lse = activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
     auto const mark = scratch.mark();
     auto const sum = zeros(heads.extents(), scratch);
@@ -129,7 +129,7 @@ class ring_context final : public context_group<Env> {
   }
 
   void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
+                       arena<space>& scratch, dropout_site_in<space> const& dropout) override {
     auto const mark = scratch.mark();
     auto const dqueries = zeros(heads.extents(), scratch);
     auto const pairs = own_pairs(kept.qkv, shape, scratch);
@@ -230,7 +230,7 @@ class head_context final : public context_group<Env> {
   head_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
+              dropout_site_in<space> const& dropout) override {
     auto const own = shape_of_heads(shape);
     auto const rows = own.batch * own.context;
     auto const qkv = activations.template take<value>({rows, 3 * own.channels});
@@ -243,7 +243,7 @@ class head_context final : public context_group<Env> {
   }
 
   void attend_backward(view dqkv, view dheads, view, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
+                       arena<space>& scratch, dropout_site_in<space> const& dropout) override {
     auto const mark = scratch.mark();
     auto const own = shape_of_heads(shape);
     auto const slopes = scratch.template take<value>(kept.heads.extents());

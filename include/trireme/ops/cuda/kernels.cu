@@ -76,8 +76,7 @@ device::dropout_rule<T> rule_of(dropout_call const& call) {
   rule.site = call.site;
   rule.threshold = static_cast<std::uint32_t>(std::lround(call.probability * 0x1p24));
   rule.kept = static_cast<device::real_for<T>>(1 / (1 - call.probability));
-  for (int i = 0; i < most_dropout_samples; ++i)
-    rule.samples[i] = i < call.sample_count ? static_cast<std::uint64_t>(call.samples[i]) : 0;
+  rule.samples = call.samples;
   return rule;
 }
 
@@ -126,8 +125,8 @@ int copy_blocks(handle stream, dtype to_type, void* y, block_places const& to, d
                at.block % wide == 0 && at.row % wide == 0;
       };
       auto const launch = [&]<int Together>(std::integral_constant<int, Together>) {
-        device::copying_blocks<T, U, Together> const work{
-            as<T>(y), as<U>(x), to, from, extents.rows, extents.columns / Together};
+        device::copying_blocks<T, U, Together> const work{as<T>(y), as<U>(x),     to,
+                                                          from,     extents.rows, extents.columns / Together};
         return device::launch_elements("copy_blocks", work, {}, extents.blocks * extents.rows * work.packs, stream);
       };
       if (extents.columns % wide == 0 && in_packs(as<T const>(y), to) && in_packs(as<U>(x), from))
@@ -175,7 +174,6 @@ int activate_backward(handle stream, dtype of, void* dx, void const* dy, void co
 }
 int dropout(handle stream, dropout_call const& call, void* y, std::int64_t begin, std::int64_t n, std::int64_t each) {
   if (n == 0) return device::launch_succeeded;
-  if (call.sample_count > most_dropout_samples) return device::launch_refused;
   return device::for_floats(call.of, [&]<class T>(T) {
     auto const launch = [&]<bool Packed>(std::bool_constant<Packed>) {
       using work_type = device::dropping<T, Packed>;
@@ -193,10 +191,9 @@ int dropout(handle stream, dropout_call const& call, void* y, std::int64_t begin
 }
 int dropout_part(handle stream, dropout_call const& call, void* y, std::int64_t rows, dropout_cut const& cut) {
   if (rows == 0 || cut.columns == 0) return device::launch_succeeded;
-  if (call.sample_count > most_dropout_samples) return device::launch_refused;
   return device::for_floats(call.of, [&]<class T>(T) {
     auto const tasks_of_matrix = (cut.columns + 3) / 4 + 1;
-    device::dropping_part<T> const work{as<T>(y), cut, cut.row / cut.context, tasks_of_matrix, rule_of<T>(call)};
+    device::dropping_part<T> const work{as<T>(y), cut, tasks_of_matrix, rule_of<T>(call)};
     return device::launch_elements("dropout_part", work, {}, rows * cut.fused * tasks_of_matrix, stream);
   });
 }
