@@ -65,7 +65,7 @@ template <class Space = host>
 struct samples_in {
   any_view<Space> inputs;
   any_view<Space> targets;
-  sample_ids<Space> ids;
+  sample_ids_in<Space> ids;
   /// The number of the filling of staging memory that has these samples (batch_memory), unlike all others of the
   /// process; 0: they are elsewhere, and may change as soon as the step is over.
   std::uint64_t filling = 0;
@@ -110,7 +110,7 @@ decltype(auto) with_numbers(any_view<Space> const& numbers, char const* what, F&
 /// Errors  throws config_error if the numbers of samples differ.
 template <class X, class Y, class Space>
 [[nodiscard]] samples_in<Space> make_samples(tensor_view<X, Space> features, tensor_view<Y, Space> targets,
-                                             sample_ids<Space> ids = {}) {
+                                             sample_ids_in<Space> ids = {}) {
   if (features.rank() == 0)
     throw config_error("trireme::make_samples: the features are a scalar; add a first axis, one row a sample");
   auto const count = features.extent(0);

@@ -85,8 +85,8 @@ struct attention_shape {
 
 /// The numbers of samples in a memory space: see samples_in.
 template <class Space>
-using sample_ids = std::conditional_t<std::is_same_v<Space, host>, std::span<std::int64_t const>,
-                                      tensor_view<std::int64_t const, Space>>;
+using sample_ids_in = std::conditional_t<std::is_same_v<Space, host>, std::span<std::int64_t const>,
+                                         tensor_view<std::int64_t const, Space>>;
 
 /// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on every rank. Off if the
 /// probability is 0 or there are no samples.
@@ -95,7 +95,7 @@ struct dropout_site_in {
   double probability = 0;
   random_key key;
   std::uint32_t site = 0;
-  sample_ids<Space> samples;
+  sample_ids_in<Space> samples;
   std::int64_t first = 0;  ///< index of the first element here among the elements of all samples
   std::int64_t whole = 0;  ///< number of elements of all samples; 0: the number here
   [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }

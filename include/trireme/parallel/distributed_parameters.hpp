@@ -280,13 +280,6 @@ class distributed_parameters {
     if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
-  /// The ranks over which a bucket's gradient is summed.
-  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
-    std::int64_t ranks = summed_.size();
-    for (auto const& [also, group] : also_)
-      if (also == bucket) ranks *= group->size();
-    return ranks;
-  }
   /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
   void go_on(std::int64_t steps, std::int64_t updates) noexcept {
     steps_ = steps;
@@ -340,6 +333,13 @@ class distributed_parameters {
   [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
   // The number of replicas if each rank takes steps on its own: the whole step is their mean.
   [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The ranks over which a bucket's gradient is summed.
+  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
+    std::int64_t ranks = summed_.size();
+    for (auto const& [also, group] : also_)
+      if (also == bucket) ranks *= group->size();
+    return ranks;
+  }
   // The only place that marks all values derived from parameters as out of date.
   void written() {
     version_ = parallel::detail::new_version();

@@ -22,7 +22,7 @@ namespace {
 using on_host = ops::host_elementwise;
 template <class Precision>
 constexpr bool has_elements =
-    ops::detail::activates<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>>;
+    ops::detail::activates<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>, cuda>;
 static_assert(has_elements<precision::fp32> && has_elements<precision::fp64> && has_elements<precision::bf16> &&
               has_elements<precision::fp16>);
 
