@@ -147,8 +147,9 @@ struct cuda_elements {
   /// The same for blocks of rows: y[to: b, r, c] = x[from: b, r, c], converted. Blocks of y may not overlap those of x.
   /// Errors   assertion_error (light) if a block does not lie in its tensor.
   template <class T, class U>
-  requires(detail::cuda_float<T>&& detail::cuda_float<std::remove_const_t<U>>) static void copy_blocks(
-      view<T> y, block_places const& to, view<U> x, block_places const& from, block_extents const& extents) {
+  requires(detail::cuda_copies<T, std::remove_const_t<U>>) static void copy_blocks(view<T> y, block_places const& to,
+                                                                                   view<U> x, block_places const& from,
+                                                                                   block_extents const& extents) {
     detail::blocks_within("copy_blocks", y.size(), to, extents);
     detail::blocks_within("copy_blocks", x.size(), from, extents);
     queued("copy_blocks", cuda_kernels::copy_blocks(cuda::stream(), dtype_of<T>, raw(y), to,

@@ -115,24 +115,27 @@ int copy_columns(handle stream, dtype to, void* y, std::int64_t y_row, dtype fro
 int copy_blocks(handle stream, dtype to_type, void* y, block_places const& to, dtype from_type, void const* x,
                 block_places const& from, block_extents const& extents) {
   if (extents.blocks == 0 || extents.rows == 0 || extents.columns == 0) return device::launch_succeeded;
-  return device::for_floats(to_type, [&]<class T>(T) {
-    return device::for_floats(from_type, [&]<class U>(U) {
-      constexpr int wide = device::pack_width<T, U>;
-      auto const in_packs = [](auto const* address, block_places const& at) {
-        auto const* const first = address + at.first;
-        using element = std::remove_cvref_t<decltype(*address)>;
-        return reinterpret_cast<std::uintptr_t>(first) % sizeof(device::pack<element, wide>) == 0 &&
-               at.block % wide == 0 && at.row % wide == 0;
-      };
-      auto const launch = [&]<int Together>(std::integral_constant<int, Together>) {
-        device::copying_blocks<T, U, Together> const work{as<T>(y), as<U>(x),     to,
-                                                          from,     extents.rows, extents.columns / Together};
-        return device::launch_elements("copy_blocks", work, {}, extents.blocks * extents.rows * work.packs, stream);
-      };
-      if (extents.columns % wide == 0 && in_packs(as<T const>(y), to) && in_packs(as<U>(x), from))
-        return launch(std::integral_constant<int, wide>{});
-      return launch(std::integral_constant<int, 1>{});
-    });
+  auto const copy_as = [&]<class T, class U>(T, U) {
+    constexpr int wide = device::pack_width<T, U>;
+    auto const in_packs = [](auto const* address, block_places const& at) {
+      auto const* const first = address + at.first;
+      using element = std::remove_cvref_t<decltype(*address)>;
+      return reinterpret_cast<std::uintptr_t>(first) % sizeof(device::pack<element, wide>) == 0 &&
+             at.block % wide == 0 && at.row % wide == 0;
+    };
+    auto const launch = [&]<int Together>(std::integral_constant<int, Together>) {
+      device::copying_blocks<T, U, Together> const work{as<T>(y), as<U>(x),     to,
+                                                        from,     extents.rows, extents.columns / Together};
+      return device::launch_elements("copy_blocks", work, {}, extents.blocks * extents.rows * work.packs, stream);
+    };
+    if (extents.columns % wide == 0 && in_packs(as<T const>(y), to) && in_packs(as<U>(x), from))
+      return launch(std::integral_constant<int, wide>{});
+    return launch(std::integral_constant<int, 1>{});
+  };
+  if (to_type == from_type)
+    return for_bits(size_of(to_type), [&]<class Bits>(Bits bits) { return copy_as(bits, bits); });
+  return device::for_floats(to_type, [&]<class T>(T to_number) {
+    return device::for_floats(from_type, [&]<class U>(U from_number) { return copy_as(to_number, from_number); });
   });
 }
 int accumulate(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n, double weight) {
