@@ -47,7 +47,7 @@ struct noted {
 };
 
 struct outcome {
-  std::vector<std::string> findings;                                           ///< of all ranks
+  std::vector<std::string> findings;                               ///< of all ranks
   std::int64_t copies = 0, orders = 0, follows = 0, finishes = 0;  ///< of rank 0
 };
 

@@ -129,7 +129,7 @@ TEST_CASE("initial values and dropout on a device are the host's", "[ops]") {
   dropout_site const site{0.3, {42, 7}, 5, samples};
   auto y = numbers<float>(n, 1);
   auto made = there(y);
-  kernels::dropout(made.view(), site_there(site)());
+  kernels::dropout(made.view(), on_device::site_there(site)());
   ops::host_elementwise::dropout(tensor_view(y), site);
   CHECK(same(here(made), y));
 }

@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(256) attend_one_query(attention_work const wor
   auto& results = block_shared<real[groups][D], 0>();
   auto& peaks = block_shared<real[groups], 1>();
   auto& masses = block_shared<real[groups], 2>();
-  auto const at = attention_place<real, D>::of(1, work.heads, 0, false);
+  auto const at = attention_place<real, D>::of(1, work.heads, false);
   int const width = static_cast<int>(work.width);
   auto const seen = keys_of(work, at.sample, 0);
   auto const* const key_head = head_of<T>(work.key, at.sample, at.head, work.width);
