@@ -143,42 +143,42 @@ void integer_tile(integer_job const& job) {
 #if TRIREME_X86
 
 /// A tile, `Vectors` vectors of Width columns at a time, so that all sums of a block are in registers.
-#define TRIREME_INTEGER_TILE(Rows, Vectors, Width, zero, set, load, add_products, add_scaled)                          \
-  for (std::int64_t column = 0; column < integer_strip; column += Vectors * Width) {                                   \
-    auto const* w = job.w;                                                                                             \
-    for (std::int64_t chunk = 0, b = 0; chunk < job.chunks; chunk += job.chunks_in_block, ++b) {                       \
-      auto const here = std::min(job.chunks_in_block, job.chunks - chunk);                                             \
-      auto const* const scales = elements_at<float>(w) + column;                                                       \
-      w += integer_scale_bytes + 4 * column;                                                                           \
-      decltype(set(0)) sum[std::size_t{Rows}][Vectors];                                                                \
-      TRIREME_UNROLL                                                                                                   \
-      for (int r = 0; r < Rows; ++r) {                                                                                 \
-        TRIREME_UNROLL                                                                                                 \
-        for (int v = 0; v < Vectors; ++v) sum[r][v] = zero(job.begin[r * job.blocks + b]);                             \
-      }                                                                                                                \
-      auto const* x = job.x + chunk * integer_chunk;                                                                   \
-      for (auto step = here * (integer_chunk / 4); step > 0; --step, x += 4, w += 4 * integer_strip) {                 \
-        decltype(set(0)) of[Vectors];                                                                                  \
-        TRIREME_UNROLL                                                                                                 \
-        for (int v = 0; v < Vectors; ++v) of[v] = load(w + 4 * v * Width);                                             \
-        auto const* row = x;                                                                                           \
-        TRIREME_UNROLL                                                                                                 \
-        for (int r = 0; r < Rows; ++r, row += job.x_row) {                                                             \
-          auto const four = set(integer_word(row));                                                                    \
-          TRIREME_UNROLL                                                                                               \
-          for (int v = 0; v < Vectors; ++v) sum[r][v] = add_products(sum[r][v], of[v], four);                          \
-        }                                                                                                              \
-      }                                                                                                                \
-      w -= 4 * column;                                                                                                 \
-      TRIREME_UNROLL                                                                                                   \
-      for (int r = 0; r < Rows; ++r) {                                                                                 \
-        TRIREME_UNROLL                                                                                                 \
-        for (int v = 0; v < Vectors; ++v) {                                                                            \
-          add_scaled(job.c + r * integer_strip + column + v * Width, sum[r][v], job.scales[r * job.blocks + b],        \
-                     scales + v * Width, b == 0);                                                                      \
-        }                                                                                                              \
-      }                                                                                                                \
-    }                                                                                                                  \
+#define TRIREME_INTEGER_TILE(Rows, Vectors, Width, zero, set, load, add_products, add_scaled)                   \
+  for (std::int64_t column = 0; column < integer_strip; column += Vectors * Width) {                            \
+    auto const* w = job.w;                                                                                      \
+    for (std::int64_t chunk = 0, b = 0; chunk < job.chunks; chunk += job.chunks_in_block, ++b) {                \
+      auto const here = std::min(job.chunks_in_block, job.chunks - chunk);                                      \
+      auto const* const scales = elements_at<float>(w) + column;                                                \
+      w += integer_scale_bytes + 4 * column;                                                                    \
+      decltype(set(0)) sum[std::size_t{Rows}][Vectors];                                                         \
+      TRIREME_UNROLL                                                                                            \
+      for (int r = 0; r < Rows; ++r) {                                                                          \
+        TRIREME_UNROLL                                                                                          \
+        for (int v = 0; v < Vectors; ++v) sum[r][v] = zero(job.begin[r * job.blocks + b]);                      \
+      }                                                                                                         \
+      auto const* x = job.x + chunk * integer_chunk;                                                            \
+      for (auto step = here * (integer_chunk / 4); step > 0; --step, x += 4, w += 4 * integer_strip) {          \
+        decltype(set(0)) of[Vectors];                                                                           \
+        TRIREME_UNROLL                                                                                          \
+        for (int v = 0; v < Vectors; ++v) of[v] = load(w + 4 * v * Width);                                      \
+        auto const* row = x;                                                                                    \
+        TRIREME_UNROLL                                                                                          \
+        for (int r = 0; r < Rows; ++r, row += job.x_row) {                                                      \
+          auto const four = set(integer_word(row));                                                             \
+          TRIREME_UNROLL                                                                                        \
+          for (int v = 0; v < Vectors; ++v) sum[r][v] = add_products(sum[r][v], of[v], four);                   \
+        }                                                                                                       \
+      }                                                                                                         \
+      w -= 4 * column;                                                                                          \
+      TRIREME_UNROLL                                                                                            \
+      for (int r = 0; r < Rows; ++r) {                                                                          \
+        TRIREME_UNROLL                                                                                          \
+        for (int v = 0; v < Vectors; ++v) {                                                                     \
+          add_scaled(job.c + r * integer_strip + column + v * Width, sum[r][v], job.scales[r * job.blocks + b], \
+                     scales + v * Width, b == 0);                                                               \
+        }                                                                                                       \
+      }                                                                                                         \
+    }                                                                                                           \
   }
 
 namespace trireme::ops::detail {
@@ -200,7 +200,8 @@ inline void integer_row(integer_row_job<T> const& job) {
     auto const end = std::min(job.k, first + job.block);
     __m256i most = _mm256_setzero_si256();
     for (auto i = first; i < end; i += 8) {
-      __m256i const bits = _mm256_castps_si256(lanes::load(job.from + i, static_cast<int>(std::min<std::int64_t>(8, end - i))).v);
+      __m256i const bits =
+          _mm256_castps_si256(lanes::load(job.from + i, static_cast<int>(std::min<std::int64_t>(8, end - i))).v);
       most = _mm256_max_epi32(most, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
     }
     alignas(32) std::int32_t each[8];
@@ -269,8 +270,7 @@ inline void integer_tile(integer_job const& job) {
 }  // namespace trireme::ops::detail::avx_vnni
 TRIREME_TARGET_END
 
-TRIREME_TARGET_BEGIN_(TRIREME_WIDE_
-                      "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vnni")
+TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vnni")
 namespace trireme::ops::detail::avx512_vnni {
 
 template <class T>
