@@ -20,7 +20,9 @@ struct optimizer_choice {
   std::int64_t steps = 1;
   double momentum = trireme::optim::sgd{}.momentum;  ///< of sgd
 
-  [[nodiscard]] static std::vector<std::string> names() { return {"adamw", "sgd", "muon", "adafactor", "lamb", "adamw8"}; }
+  [[nodiscard]] static std::vector<std::string> names() {
+    return {"adamw", "sgd", "muon", "adafactor", "lamb", "adamw8"};
+  }
   /// The peak rate if none is given.
   [[nodiscard]] static std::string usual_rate(method of) {
     char const* const rates[] = {"0.002", "0.1", "0.02", "0.02", "0.01", "0.002"};

@@ -87,7 +87,8 @@ class options {
         "even | auto[:STEPS] | weights such as 2:1, one per rank: which part of a batch each rank gets "
         "(auto: what the ranks' speed asks for, measured every 20 steps or as said); only with data, zero1 and zero2");
     add("optimizer", "adamw", "O",
-        "adamw | sgd | muon | adafactor | lamb | adamw8 (moments of 8 bits, on the CPU; the last four cannot be used with "
+        "adamw | sgd | muon | adafactor | lamb | adamw8 (moments of 8 bits, on the CPU; the last four cannot be used "
+        "with "
         "tensor)");
     add("rate", "", "R",
         "peak learning rate; warm-up, then a cosine down to a tenth (default 0.002; for sgd 0.1, for muon and "

@@ -99,12 +99,14 @@ TEST_CASE("without masters, small updates of weights are lost to rounding, but n
     arena<host> scratch;
     tensor<bfloat16> first, second;
     if constexpr (has_moment_shape<std::decay_t<decltype(optimizer)>>) {
-      first = tensor<bfloat16>(optimizer.moment_shape(0, info)), second = tensor<bfloat16>(optimizer.moment_shape(1, info));
+      first = tensor<bfloat16>(optimizer.moment_shape(0, info)),
+      second = tensor<bfloat16>(optimizer.moment_shape(1, info));
     } else {
       first = tensor<bfloat16>({512}), second = tensor<bfloat16>({512});
     }
     std::vector<tensor_view<bfloat16>> const moments{first.view(), second.view()};
-    tensor_update<env> const what{info, value.view(), moments, tensor_view<float const>(gradient.view()), 1, {}, scratch};
+    tensor_update<env> const what{info, value.view(), moments, tensor_view<float const>(gradient.view()),
+                                  1,    {},           scratch};
     for (std::int64_t step = 0; step < 100; ++step) {
       if constexpr (has_moment_shape<std::decay_t<decltype(optimizer)>>) {
         optimizer.update(what, step);

@@ -142,7 +142,8 @@ struct of_heads : user::fp8 {
 
 }  // namespace
 
-TEST_CASE("a precision that asks for the head's products gets their operands, and copies change nothing", "[policies]") {
+TEST_CASE("a precision that asks for the head's products gets their operands, and copies change nothing",
+          "[policies]") {
   of_heads::seen.clear();
   of_heads::draws.clear();
   auto const same = losses(1, of_heads{});

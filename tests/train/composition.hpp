@@ -130,7 +130,8 @@ inline std::string table() {
 inline std::string page() {
   auto out = text(
       "# Which policies can be combined\n\n"
-      "The table has each axis alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16, fp8) and each\n"
+      "The table has each axis alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16, fp8) and "
+      "each\n"
       "compressor (`none`, `cast`, `quantise`, `random_k`, `top_k`, `error_feedback`, `power_sgd`). A cell is the\n"
       "compiler's result: the combination *works*, or it breaks the named rule; the rules are below. A cell that "
       "names\n"

@@ -187,7 +187,8 @@ TEST_CASE("a Hadamard matrix spreads what is large in one row, and leaves the pr
   std::vector<float> one(32 * 16);
   one[16] = 1;
   CHECK(rounded(precision::nvfp4{}, role::input, product::forward, one, 16)[0] == 0);
-  CHECK(std::abs(rounded(precision::nvfp4{}, role::input, product::weight_gradient, one, 16)[0]) == Approx(0.25));
+  CHECK(std::abs(rounded(precision::nvfp4{}, role::input, product::weight_gradient, one, 16)[0]) ==
+        Approx(0.25).margin(0.01));
 }
 
 TEST_CASE("gradients in NVFP4 are right in the mean, and the same for the same numbers", "[train][precision]") {
@@ -200,7 +201,8 @@ TEST_CASE("gradients in NVFP4 are right in the mean, and the same for the same n
   constexpr int rounds = 4000;
   for (int i = 0; i < rounds; ++i) {
     state.operand(operand_of(role::gradient, product::input_gradient, false, "w", static_cast<std::uint64_t>(i)),
-                  tensor_view<bfloat16 const>(in.data(), shape{1, 16}), tensor_view<bfloat16>(out.data(), shape{1, 16}));
+                  tensor_view<bfloat16 const>(in.data(), shape{1, 16}),
+                  tensor_view<bfloat16>(out.data(), shape{1, 16}));
     for (std::size_t at = 0; at < 16; ++at) mean[at] += static_cast<double>(static_cast<float>(out[at])) / rounds;
   }
   for (std::size_t at = 0; at + 1 < 16; ++at) CHECK(mean[at] == Approx(static_cast<double>(numbers[at])).margin(0.06));

@@ -95,8 +95,7 @@ struct pass {
       product_operand const which{name, role, training(), of, head, draw()};
       if (precision == nullptr || !is_written(*precision, which)) return x;
       auto const to = scratch.template take<element>(x.extents());
-      if constexpr (!without_elements<space>)
-        precision->operand(which, tensor_view<element const, space>(x), to);
+      if constexpr (!without_elements<space>) precision->operand(which, tensor_view<element const, space>(x), to);
       return to;
     } else {
       return x;

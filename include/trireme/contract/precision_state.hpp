@@ -20,8 +20,9 @@ struct product_operand {
   role is = role::input;
   bool training = true;  ///< false: this pass trains nothing, and does not change the precision's state
   product of = product::forward;
-  bool head = false;       ///< y are the logits of words (nn::unembedding)
-  std::uint64_t draw = 0;  ///< for random numbers: another one in each micro-batch of each step, whatever ranks share it
+  bool head = false;  ///< y are the logits of words (nn::unembedding)
+  std::uint64_t draw =
+      0;  ///< for random numbers: another one in each micro-batch of each step, whatever ranks share it
 };
 
 /// The run state of a precision without an `instance`: losses are not scaled, and a step is taken if all gradients are
@@ -31,7 +32,8 @@ struct product_operand {
 ///
 ///   visit_numbers(f)          numbers that are the same on all ranks (contract/state.hpp); checkpoints keep them.
 ///   operand(which, from, to)  writes what products read instead of `from`, of the same extents: for number formats
-///                             without an element type. Called before each product of nn::linear, convolutions and nn::experts.
+///                             without an element type. Called before each product of nn::linear, convolutions and
+///                             nn::experts.
 ///   writes(which)             whether operand() is called for this one; without it: for all but those of heads.
 ///   maxima()                  a span of non-negative doubles, the same number on all ranks: the largest values that
 ///                             operand() has read. Before decide() each becomes the maximum over all ranks.

@@ -12,8 +12,8 @@ namespace trireme {
 /// bits of a byte. Storage only; arithmetic happens in float.
 ///
 /// Numerics  converts from float by rounding to nearest, ties to even; larger numbers and infinities become 6, and NaN
-///           becomes a zero, because the format has neither. All codes, and all numbers halfway between two, are as in the
-///           package ml-dtypes.
+///           becomes a zero, because the format has neither. All codes, and all numbers halfway between two, are as in
+///           the package ml-dtypes.
 struct float4_e2m1 {
   std::uint8_t bits = 0;
 

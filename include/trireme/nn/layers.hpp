@@ -178,7 +178,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     auto const all = x.get(pass);
     if (change_) change_->backward_weight(pass, all, dy);
     if (trains) {
-      backward_weights(pass, weight_.info.name, weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient, all, dy);
+      backward_weights(pass, weight_.info.name, weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient, all,
+                       dy);
     }
     pass.scratch.rewind(mark);
   }

@@ -462,8 +462,8 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
   held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
     auto const rows = x.v.extent(0);
     auto const start = pass.scratch.mark();
-    auto& words = packed_weights(packed_, pass, table_.info.name, table_.value, product::forward,
-                                 ops::orientation::out_in, true);
+    auto& words =
+        packed_weights(packed_, pass, table_.info.name, table_.value, product::forward, ops::orientation::out_in, true);
     if (pass.purpose == purpose::predict) {
       held<Env> const logits{last_logits(pass, x.v), true};
       pass.scratch.rewind(start);

@@ -25,8 +25,8 @@ namespace trireme::optim {
 
 namespace detail {
 
-/// Codes of 8 bits for moments. All round up or down by chance: a moving average that changes by less than their spacing
-/// in a step would else never change.
+/// Codes of 8 bits for moments. All round up or down by chance: a moving average that changes by less than their
+/// spacing in a step would else never change.
 ///
 /// @param random  20 bits that decide.
 [[nodiscard]] inline std::uint8_t code_of_mean(float y, std::uint32_t random) noexcept {  // E4M3, up to 448
@@ -70,8 +70,8 @@ inline constexpr float largest_root = 1.9375F;
 /// weights are rounded up or down by chance, so that the mean of many small updates is right.
 ///
 /// Method   as optim::adamw, whose moments are stored in blocks of 256 numbers with a float scale each, as [Dettmers et
-///          al., "8-bit optimizers via block-wise quantization", 2022] has it: the first in E4M3, of the second its root
-///          with 4 bits of exponent and 4 behind the point.
+///          al., "8-bit optimizers via block-wise quantization", 2022] has it: the first in E4M3, of the second its
+///          root with 4 bits of exponent and 4 behind the point.
 /// Bytes    2.03 per parameter, where optim::adamw in float has 8.
 /// Numerics moments are rounded up or down by chance, with numbers that follow from the tensor's name, the step and the
 ///          place: a resumed run has the same bits. Weights are computed with moments that are not rounded yet.

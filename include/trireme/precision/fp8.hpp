@@ -14,9 +14,9 @@
 #include "trireme/core/text.hpp"
 #include "trireme/precision/detail/tiles.hpp"
 
-// Products of 8 and 4 bits, emulated on CPUs: operands are rounded exactly as the formats have it, each group of numbers
-// with its scale, and multiplied and added as precision::bf16 does; bfloat16 has every number of these formats times
-// its scale. This shows whether a model bears a format. It is slower than precision::bf16, for each operand is
+// Products of 8 and 4 bits, emulated on CPUs: operands are rounded exactly as the formats have it, each group of
+// numbers with its scale, and multiplied and added as precision::bf16 does; bfloat16 has every number of these formats
+// times its scale. This shows whether a model bears a format. It is slower than precision::bf16, for each operand is
 // converted for each product.
 
 namespace trireme::precision {

@@ -26,9 +26,9 @@ struct tile {
 /// How an operand of a product is rounded.
 struct rounding {
   enum class numbers { e4m3, e2m1 };
-  /// The smallest power of two with which no number is larger than the format's largest; the power of two with which the
-  /// largest number has the exponent of the format's largest, so that it may be cut; or an E4M3 number, times a power of
-  /// two for the whole matrix.
+  /// The smallest power of two with which no number is larger than the format's largest; the power of two with which
+  /// the largest number has the exponent of the format's largest, so that it may be cut; or an E4M3 number, times a
+  /// power of two for the whole matrix.
   enum class scales { holds_all, of_exponent, e4m3 };
   tile of{};
   numbers to = numbers::e4m3;
@@ -257,8 +257,9 @@ class rounded_operands : public plain_precision<Precision> {
 
   template <class Space>
   void operand(product_operand const& which, tensor_view<bfloat16 const, Space> from, tensor_view<bfloat16, Space> to) {
-    static_assert(std::is_same_v<Space, host>,
-                  "trireme::precision: products of 8 and 4 bits are emulated, and on CPUs only; use precision::bf16 here");
+    static_assert(
+        std::is_same_v<Space, host>,
+        "trireme::precision: products of 8 and 4 bits are emulated, and on CPUs only; use precision::bf16 here");
     auto const number = static_cast<std::uint32_t>(which.of) * 3 + static_cast<std::uint32_t>(which.is);
     rounds_.round(from, to, what_.rounding_of(which), {{which.draw, hash_name(which.weight)}, number});
   }
