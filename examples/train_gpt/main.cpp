@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -121,8 +122,10 @@ struct plan {
         compression(given.text("compression")),
         device(given.text("device")),
         saved_options(given.to_json()) {
-    static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16"}));
+    static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"}));
     static_cast<void>(given.choice("device", {"cpu", "cuda", "simt"}));
+    if (on_device() && is_rounded())
+      throw config_error("--precision " + precision + " is emulated on CPUs only; take --device cpu, or bf16");
     if (on_device()) expect_device(device);
     model.validate();
     if (shares.given()) policies.parallel.expect_shares();
@@ -153,6 +156,8 @@ struct plan {
     }
   }
 
+  /// Whether products are of 8 or 4 bits.
+  [[nodiscard]] bool is_rounded() const { return precision == "fp8" || precision == "mxfp8" || precision == "nvfp4"; }
   /// Whether it trains in the memory of a device.
   [[nodiscard]] bool on_device() const noexcept { return device != "cpu"; }
   [[nodiscard]] bool has_shards() const noexcept { return !shards.files.patterns.empty(); }
@@ -189,7 +194,7 @@ struct plan {
             .sequences = std::ceil(static_cast<double>(std::min(batch, known)) / static_cast<double>(parts)),
             .ranks = static_cast<double>(ranks),
             .ranks_here = static_cast<double>(here),
-            .moments = static_cast<double>(optimizer.least_moments()),
+            .moments = optimizer.least_moments(),
             .each_has_all = policies.parallel.cuts_nothing() &&
                             policies.parallel.samples() == parallel_choice::splits_samples::data,
             .on_device = on_device(),
@@ -242,6 +247,15 @@ class float_evaluation {
   basic_exchange<env, comm::self_world, trireme::parallel::data, trireme::compression::none> exchange_;
 };
 
+std::unique_ptr<any_trainer> trainer_of(plan const& what, comm::any_world& world) {
+  if (what.is_rounded()) return make_rounded(what.precision, what.policies, what.model, what.optimizer, world);
+  auto* const make = what.precision == "fp32"   ? (what.on_device() ? make_fp32_on_device : make_fp32)
+                     : what.precision == "bf16" ? (what.on_device() ? make_bf16_on_device : make_bf16)
+                     : what.on_device()         ? make_fp16_on_device
+                                                : make_fp16;
+  return make(what.policies, what.model, what.optimizer, world);
+}
+
 /// One rank's part of a run.
 class run {
  public:
@@ -255,10 +269,7 @@ class run {
         words_(tokens),
         held_out_(text.held_out(most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
-        trainer_((what.precision == "fp32"   ? (what.on_device() ? make_fp32_on_device : make_fp32)
-                  : what.precision == "bf16" ? (what.on_device() ? make_bf16_on_device : make_bf16)
-                  : what.on_device()         ? make_fp16_on_device
-                                             : make_fp16)(what.policies, what.model, what.optimizer, world)),
+        trainer_(trainer_of(what, world)),
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {
     what.shares.validate(world.size());

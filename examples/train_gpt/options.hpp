@@ -53,7 +53,8 @@ class options {
         "cpu | cuda (one GPU, which all ranks share) | simt (the kernels of a GPU in a simulator of its threads, on "
         "the CPU: to check them; very slow)");
     add("precision", "bf16", "P",
-        "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU products by Eigen, slower)");
+        "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU products by Eigen, slower) | fp8 | mxfp8 | nvfp4 "
+        "(products of 8 and 4 bits, emulated in bf16, on the CPU only: to try a format)");
     add("compression", "none", "C",
         "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | dgc | power_sgd (int2 "
         "and the following ones with error feedback; random_k, top_k and dgc send 1 % of the gradients, power_sgd has "
@@ -92,7 +93,9 @@ class options {
         "even | auto[:STEPS] | weights such as 2:1, one per rank: which part of a batch each rank gets "
         "(auto: what the ranks' speed asks for, measured every 20 steps or as said); only with data, zero1 and zero2");
     add("optimizer", "adamw", "O",
-        "adamw | sgd | muon | adafactor | lamb (the last three cannot be used with tensor or expert)");
+        "adamw | sgd | muon | adafactor | lamb | adamw8 (moments of 8 bits, on the CPU; the last four cannot be used "
+        "with "
+        "tensor)");
     add("rate", "", "R",
         "peak learning rate; warm-up, then a cosine down to a tenth (default 0.002; for sgd 0.1, for muon and "
         "adafactor 0.02, for lamb 0.01)");

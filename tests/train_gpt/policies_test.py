@@ -11,6 +11,9 @@ CHOSEN = {
     "a stale server": {"parallel": "parameter_server:2"},
     "fp16": {"precision": "fp16"},
     "fp16, zero2": {"precision": "fp16", "parallel": "zero2"},
+    "fp8": {"precision": "fp8"},
+    "mxfp8, diloco": {"precision": "mxfp8", "parallel": "diloco:4"},
+    "nvfp4, zero2": {"precision": "nvfp4", "parallel": "zero2"},
     "power_sgd, zero1": {"compression": "power_sgd", "parallel": "zero1"},
 }
 kills, done = 0, []

@@ -178,10 +178,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     auto const all = x.get(pass);
     if (change_) change_->backward_weight(pass, all, dy);
     if (trains) {
-      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                      operand(pass, product_operand::role::input, all, for_weight),
-                                      operand(pass, product_operand::role::gradient, dy, for_weight),
-                                      ops::orientation::in_out);
+      backward_weights(pass, weight_.info.name, weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient, all,
+                       dy);
     }
     pass.scratch.rewind(mark);
   }
@@ -238,7 +236,7 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   }
   // What the product reads: x itself, or the operand that the precision writes.
   using product = product_operand::product;
-  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  static constexpr auto for_input = product::input_gradient;
   [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x, product of = product::forward) {
     return pass.operand(weight_.info.name, which, x, of);
   }
