@@ -21,6 +21,15 @@ void expect_device(std::string const& device) {
                           code == cudaSuccess ? "CUDA finds no device" : ::cudaGetErrorString(code),
                           "); take --device cpu"));
 }
+std::string device_name() {
+  ::cudaDeviceProp about{};
+  int device = 0;
+  if (::cudaGetDevice(&device) != cudaSuccess || ::cudaGetDeviceProperties(&about, device) != cudaSuccess) {
+    (void)::cudaGetLastError();
+    return TRAIN_GPT_CUDA_DEVICE;
+  }
+  return static_cast<char const*>(about.name);
+}
 std::size_t device_bytes() { return cuda::device_bytes(); }
 void remember_device_plan(double bytes) { cuda::remember_plan(static_cast<std::size_t>(bytes)); }
 
@@ -35,6 +44,7 @@ std::unique_ptr<any_trainer> refused() {
 }  // namespace
 
 void expect_device(std::string const&) { (void)refused(); }
+std::string device_name() { return {}; }
 std::size_t device_bytes() { return 0; }
 void remember_device_plan(double) {}
 std::unique_ptr<any_trainer> make_fp32_on_device(preset const&, language_model const&, optimizer_choice const&,

@@ -11,6 +11,8 @@
 
 /// Throws config_error if this program cannot compute on a `device`, or there is none.
 void expect_device(std::string const& device);
+/// What the device calls itself; "simulator" is the one of a GPU's threads.
+[[nodiscard]] std::string device_name();
 /// The memory of that device in bytes; 0 if it is not known.
 [[nodiscard]] std::size_t device_bytes();
 /// What the calling thread's rank will hold there at least, for the message if the memory is used up.

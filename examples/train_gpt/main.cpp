@@ -501,6 +501,7 @@ class run {
                            {"parallel", plan_.parallel},
                            {"precision", plan_.precision},
                            {"compression", plan_.compression},
+                           {"device", plan_.on_device() ? text(plan_.device, ": ", device_name()) : plan_.device},
                            {"steps", trainer_->steps()},
                            {"seed", plan_.seed},
                            {"loss_first", of_training(history_.loss_first)},

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -32,6 +33,8 @@ enum class fault {
   write_past_a_shared_array,
   divergent_shuffle,
   barriers_apart,
+  copy_not_awaited,
+  misaligned_vector,
 };
 
 template <int Threads, fault Fault>
@@ -84,6 +87,19 @@ __global__ void count(unsigned long long* total, unsigned long long const* x, st
   }
 }
 
+/// y = x, four numbers a thread, through shared memory.
+template <fault Fault>
+__global__ void pass_on(float* y, float const* x) {
+  struct alignas(16) four {
+    float all[4];
+  };
+  four* const staged = block_shared<four[64]>();
+  int const thread = static_cast<int>(threadIdx.x);
+  start_copy(&staged[thread], x + 4 * thread + (Fault == fault::misaligned_vector ? 1 : 0), true);
+  if (Fault != fault::copy_not_awaited) finish_copies();
+  for (int i = 0; i < 4; ++i) y[4 * thread + i] = staged[thread].all[i];
+}
+
 /// How far y is from what `normalise` promises, at most.
 template <fault Fault, int Threads = 128>
 float run_normalise(int rows = 6, int columns = 200) {
@@ -112,6 +128,16 @@ bool run_count(std::int64_t n = 5000) {
   for (std::size_t i = 0; i < x.size(); ++i) want += x[i] = i * 7919;
   auto const code = run("count", &count<Fault>, 4, 64, nullptr, &total, x.data(), n);
   return code == 0 && total == want;
+}
+template <fault Fault>
+bool run_pass_on() {
+  struct alignas(16) numbers {
+    float all[260];
+  };
+  auto const x = std::make_unique<numbers>(), y = std::make_unique<numbers>();
+  for (int i = 0; i < 260; ++i) x->all[i] = static_cast<float>(i);
+  auto const code = run("pass_on", &pass_on<Fault>, 1, 64, nullptr, &y->all[0], const_cast<float const*>(&x->all[0]));
+  return code == 0 && std::equal(x->all, x->all + 256, y->all);
 }
 void write_from_two_ranks() {
   std::vector<float> const x(128, 1.0F);
@@ -158,14 +184,15 @@ void expect_race(std::string const& test, std::string const& kernel) {
   CHECK(has(said, "threads_test.cpp"));
   CHECK_FALSE(has(said, "exit code 0"));
 }
-void expect_overflow(std::string const& test, std::string const& kind) {
+void expect_overflow(std::string const& test, std::string const& kind, std::string const& kernel = "normalise",
+                     std::string const& file = "threads_test.cpp") {
   if (here_is != build::address) return;
   auto const said = output_of(test);
   INFO(said);
   CHECK(has(said, kind));
-  CHECK(has(said, "kernel normalise, block ("));
+  CHECK(has(said, "kernel " + kernel + ", block ("));
   CHECK(has(said, "thread ("));
-  CHECK(has(said, "threads_test.cpp"));
+  CHECK(has(said, file));
   CHECK_FALSE(has(said, "exit code 0"));
 }
 template <fault Fault>
@@ -185,6 +212,7 @@ TEST_CASE("kernels without a fault are right in every order of threads and block
     simt::set_seed(seed);
     CHECK(run_normalise<fault::none>() < 1e-4F);
     CHECK(run_count<fault::none>());
+    CHECK(run_pass_on<fault::none>());
   }
   std::thread first([] { static_cast<void>(run_count<fault::none>()); });
   std::thread second([] { static_cast<void>(run_count<fault::none>()); });
@@ -219,6 +247,15 @@ TEST_CASE("a write past a shared array is found") {
   expect_overflow("fault: write past a shared array", "use-after-poison");
 }
 TEST_CASE("fault: write past a shared array", "[.]") { run_normalise<fault::write_past_a_shared_array>(); }
+
+TEST_CASE("what a thread copies in the background and does not wait for has not come") {
+  CHECK_FALSE(run_pass_on<fault::copy_not_awaited>());
+}
+
+TEST_CASE("a vector that is read at an address that is not aligned for it is found") {
+  expect_overflow("fault: misaligned vector", "misaligned address", "pass_on", "device.hpp");
+}
+TEST_CASE("fault: misaligned vector", "[.]") { static_cast<void>(run_pass_on<fault::misaligned_vector>()); }
 
 TEST_CASE("a shuffle whose mask names lanes that are elsewhere is named") {
   auto const said = error_of<fault::divergent_shuffle>();

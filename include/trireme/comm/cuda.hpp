@@ -43,22 +43,18 @@ struct space_kernels<Space> {
   static constexpr bool touchable = false;
   static void copy(void* to, void const* from, std::size_t bytes) {
     if (bytes == 0 || to == from) return;
-    expect_cuda(::cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::stream()),
-                "trireme::comm: copying in CUDA memory");
+    trireme::detail::expect_queued(::cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::stream()),
+                                   "trireme::comm: copying in CUDA memory");
   }
   template <class T, class Op>
   static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                       int divisor) {
-    expect_cuda(static_cast<::cudaError_t>(detail::cuda_combine(
-                    detail::cuda_element_of(dtype_of<T>), detail::cuda_reduction_of(reduction_of<Op>), outputs.data(),
-                    static_cast<int>(outputs.size()), terms.data(), static_cast<int>(terms.size()), count, divisor,
-                    cuda::stream())),
-                "trireme::comm: reducing in CUDA memory");
+    auto const code = detail::cuda_combine(
+        detail::cuda_element_of(dtype_of<T>), detail::cuda_reduction_of(reduction_of<Op>), outputs.data(),
+        static_cast<int>(outputs.size()), terms.data(), static_cast<int>(terms.size()), count, divisor, cuda::stream());
+    trireme::detail::expect_queued(static_cast<::cudaError_t>(code), "trireme::comm: reducing in CUDA memory");
   }
   static void complete() { cuda::finish(); }
-
- private:
-  static void expect_cuda(::cudaError_t code, std::string_view doing) { trireme::detail::expect_cuda(code, doing); }
 };
 
 }  // namespace trireme::comm

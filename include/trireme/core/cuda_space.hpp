@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,12 +31,21 @@ namespace detail {
   return text(::cudaGetErrorString(code), " (", ::cudaGetErrorName(code), ")");
 }
 
-/// Throws comm_error unless `code` is success. `doing` names the caller and its action: "trireme::comm::nccl: making an
-/// event".
+/// Throws device_error unless `code` is success. `doing` names the caller and its action: "trireme::comm::nccl: making
+/// an event".
 inline void expect_cuda(::cudaError_t code, std::string_view doing) {
   if (code == cudaSuccess) return;
   (void)::cudaGetLastError();  // clears an error that is not sticky
-  throw comm_error(text(doing, " failed: CUDA reports: ", cuda_sentence(code)));
+  throw device_error(text(doing, " failed: CUDA reports: ", cuda_sentence(code)));
+}
+/// Whether the environment variable TRIREME_CUDA_CHECK is set, to anything but 0: then the host waits after each call
+/// that queues work, so that an error of a kernel is thrown by the call that queued it.
+[[nodiscard]] inline bool cuda_checks_each_kernel() noexcept {
+  static bool const asked = [] {
+    auto const* const value = std::getenv("TRIREME_CUDA_CHECK");
+    return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+  }();
+  return asked;
 }
 
 /// Calls `done()` until it is true: at once, then after yielding, and where that takes longer than a step does (about a
@@ -113,8 +124,9 @@ class cuda_watches {
 
 /// Polls until `query()` no longer says that the device is not ready. What this thread's collectives have to say is
 /// thrown meanwhile.
-template <class Query>
-void poll_cuda(Query const& query, std::string_view doing) {
+/// @param check  gets what the last query said, and throws if that is an error.
+template <class Query, std::invocable<::cudaError_t> Check>
+void poll_cuda(Query const& query, Check const& check) {
   unsigned polls = 0;
   poll_until([&] {
     auto const code = query();
@@ -123,9 +135,13 @@ void poll_cuda(Query const& query, std::string_view doing) {
       if (++polls % 16 == 0) cuda_watches::of_thread().look();
       return false;
     }
-    expect_cuda(code, doing);
+    check(code);
     return true;
   });
+}
+template <class Query>
+void poll_cuda(Query const& query, std::string_view doing) {
+  poll_cuda(query, [doing](::cudaError_t code) { expect_cuda(code, doing); });
 }
 
 /// The pools of memory for kernels' scratch, one a device. What is freed stays in the pool, so that memory that grows
@@ -211,7 +227,7 @@ void empty_cuda_pool();
 
 /// Memory of the device that is allocated at once. If the device has none left, the pool of scratch gives back first
 /// what this thread has freed in the order of its stream.
-/// Errors   device_memory_error, or comm_error with CUDA's message.
+/// Errors   device_memory_error, or device_error with CUDA's message.
 [[nodiscard]] inline void* cuda_allocate(std::string_view who, std::size_t bytes) {
   void* block = nullptr;
   auto code = ::cudaMalloc(&block, bytes);
@@ -256,8 +272,8 @@ struct cuda_staging {
 ///          not read it until that is granted. So only the scratch memory of kernels, which one stream alone uses, is
 ///          of that kind (detail::cuda_stream_memory).
 /// Threads  thread-safe.
-/// Errors   device_memory_error (a std::bad_alloc) if the device's memory is used up, otherwise comm_error with CUDA's
-///          error message.
+/// Errors   device_memory_error (a std::bad_alloc) if the device's memory is used up, otherwise device_error (a
+///          comm_error) with CUDA's error message.
 struct cuda {
   static constexpr std::string_view name = "cuda";
   static constexpr std::size_t alignment = 256;
@@ -288,7 +304,18 @@ struct cuda {
   /// Errors   also those of the communicators whose collectives the stream waits for.
   static void finish() {
     auto* const mine = stream();
-    detail::poll_cuda([&] { return ::cudaStreamQuery(mine); }, "trireme::cuda: waiting for this thread's stream");
+    detail::poll_cuda([&] { return ::cudaStreamQuery(mine); }, expect_done);
+  }
+
+  /// Throws device_error unless all work of this thread's stream is done: `code` of a query.
+  static void expect_done(::cudaError_t code) {
+    if (code == cudaSuccess) return;
+    (void)::cudaGetLastError();
+    throw device_error(
+        text("trireme::cuda: waiting for this thread's stream failed: CUDA reports: ", detail::cuda_sentence(code),
+             detail::cuda_checks_each_kernel() ? ""
+                                               : ", from something that was queued before; "
+                                                 "TRIREME_CUDA_CHECK=1 in the environment names it"));
   }
 
   /// All memory of this thread's device; 0 if CUDA does not say, or there is no device.
@@ -303,6 +330,17 @@ struct cuda {
 };
 
 namespace detail {
+
+/// Throws device_error unless `code` is success and, under TRIREME_CUDA_CHECK, what this thread has queued succeeds.
+inline void expect_queued(::cudaError_t code, std::string_view doing) {
+  expect_cuda(code, doing);
+  if (!cuda_checks_each_kernel()) return;
+  try {
+    cuda::finish();
+  } catch (device_error const& problem) {
+    throw device_error(text(doing, ": ", problem.what()));
+  }
+}
 
 inline void empty_cuda_pool() {
   (void)::cudaGetLastError();

@@ -45,6 +45,12 @@ struct comm_error : error {
   using error::error;
 };
 
+/// A device or its driver reported an error: a kernel that failed, a call that was refused. What was queued on the
+/// device before is lost with it, so it is handled as a failed communicator.
+struct device_error : comm_error {
+  using comm_error::comm_error;
+};
+
 /// An assertion of the active level failed (see assertion.hpp).
 struct assertion_error : error {
   using error::error;

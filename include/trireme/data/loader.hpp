@@ -126,8 +126,8 @@ class loader : private detail::read_ahead {
   /// The batch that the next next() returns, if it has been read already and has no errors; else nullptr. It is valid
   /// as long as that one, unless seek() is called before.
   [[nodiscard]] batch const* ahead() {
-    auto const slot = peek();
-    return slot < slot_count() ? &slots_[slot].view : nullptr;
+    auto const at = peek();
+    return at < slot_count() ? &slots_[at].view : nullptr;
   }
 
   /// After next() has thrown: the batch that it would have returned, with all values 0. For a rank that must take part

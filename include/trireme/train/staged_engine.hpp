@@ -48,7 +48,7 @@ struct resident_parameters {
 ///          is allocated.
 /// Threads  one owner. Make it in the thread that runs it.
 /// Errors   assertion_error that names the unit: from its kernels, and if the ranks of a tensor group have different
-///          numbers where they should be equal (see detail/unit_edges.hpp).
+///          numbers where they should be equal (see detail/unit_edges.hpp). device_error that names it likewise.
 template <class Env>
 class staged_engine {
  public:
@@ -465,6 +465,8 @@ class staged_engine {
       return out;
     } catch (assertion_error const& problem) {
       throw edges_.in_unit(pass, direction, units_.name_of(unit), problem);
+    } catch (device_error const& problem) {
+      throw edges_.in_unit(direction, units_.name_of(unit), problem);
     }
   }
 

@@ -63,15 +63,25 @@ cudaError_t wait_until(Done&& done) {
 
 void stand_in::queue_kernel(void* on, std::function<void()> kernel) {
   queue(*static_cast<stream*>(on), [run = std::move(kernel)](bool) {
-    run();
+    static std::atomic<std::int64_t> number{0};
+    if (++number == faulty_kernel()) has_failed = true;
+    if (!has_failed) run();
     return true;
   });
 }
 
 extern "C" {
 
-char const* cudaGetErrorString(cudaError_t code) { return code == cudaSuccess ? "no error" : "invalid argument"; }
-char const* cudaGetErrorName(cudaError_t code) { return code == cudaSuccess ? "cudaSuccess" : "cudaErrorInvalidValue"; }
+char const* cudaGetErrorString(cudaError_t code) {
+  return code == cudaSuccess               ? "no error"
+         : code == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
+                                           : "invalid argument";
+}
+char const* cudaGetErrorName(cudaError_t code) {
+  return code == cudaSuccess               ? "cudaSuccess"
+         : code == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress"
+                                           : "cudaErrorInvalidValue";
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = stand_in::devices;
@@ -131,7 +141,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t it) {
 cudaError_t cudaStreamQuery(cudaStream_t it) {
   std::lock_guard const lock(world_lock());
   bool const was_idle = of(it).queue.empty();
-  return counted_query(was_idle, is_done(of(it)));
+  auto const code = counted_query(was_idle, is_done(of(it)));
+  return code == cudaSuccess && has_failed ? cudaErrorIllegalAddress : code;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t it) {
   ++counts().host_waits;
@@ -170,7 +181,8 @@ cudaError_t cudaEventRecord(cudaEvent_t it, cudaStream_t on) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t it) {
   std::lock_guard const lock(world_lock());
-  return counted_query(it, is_done(*of(it).last));
+  auto const code = counted_query(it, is_done(*of(it).last));
+  return code == cudaSuccess && has_failed ? cudaErrorIllegalAddress : code;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t it) {
   ++counts().host_waits;
@@ -182,6 +194,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t it) {
 }
 cudaError_t cudaMemcpyAsync(void* to, void const* from, size_t bytes, cudaMemcpyKind, cudaStream_t on) {
   if (bytes >= size_t{1} << 40) return cudaErrorInvalidValue;
+  if (has_failed) return cudaErrorIllegalAddress;
   queue(of(on), [to, from, bytes](bool) {
     std::memmove(to, from, bytes);
     return true;
@@ -314,6 +327,11 @@ ncclResult_t ncclGroupEnd() {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
   *value = which == cudaDevAttrMemoryPoolsSupported && has_pools ? 1 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int) {
+  *about = {};
+  std::strcpy(about->name, "simulator");
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

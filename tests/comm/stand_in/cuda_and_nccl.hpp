@@ -62,6 +62,18 @@ inline std::atomic<std::size_t>& device_bytes() {
 /// Whether devices have pools of memory; set it before the first allocation from one.
 inline std::atomic<bool> has_pools{true};
 
+/// The kernel of the program, counted from 1, that reads where it may not: it does not run, and from then on CUDA's
+/// calls report that. 0: none. STAND_IN_FAULTY_KERNEL in the environment is the number at first.
+inline std::atomic<std::int64_t>& faulty_kernel() {
+  static std::atomic<std::int64_t> number{[] {
+    auto const* const asked = std::getenv("STAND_IN_FAULTY_KERNEL");
+    return asked == nullptr ? std::int64_t{0} : static_cast<std::int64_t>(std::strtoll(asked, nullptr, 10));
+  }()};
+  return number;
+}
+/// Whether that kernel has run.
+inline std::atomic<bool> has_failed{false};
+
 /// Work tries; it is done when it says so. If it is needed, it first makes what it waits for run.
 using work = std::function<bool(bool needed)>;
 

@@ -1,8 +1,13 @@
 // Memory of CUDA devices: scratch of kernels in a stream's order, what is said when a device has no memory left, and
-// how often a training asks for memory and waits. The stand-in for CUDA's runtime counts.
+// how often a training asks for memory and waits. The stand-in for CUDA's runtime counts. And what is said when a
+// kernel fails.
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <new>
 #include <string>
 #include <thread>
@@ -215,4 +220,48 @@ TEST_CASE("a plan in CUDA memory says what the device has, and so does the error
   CHECK(!planned.fits());
   CHECK(contains(to_string(planned), "  the training will not fit into the memory of the device: take a smaller "));
   CHECK(contains(said, text("(the plan of this rank foresaw at least ", planned.memory.total(), " bytes)")));
+}
+
+// In a process of its own, because a device that has failed stays so, and the variable is read once.
+TEST_CASE("a training one of whose kernels fails", "[.][failing_training]") {
+  try {
+    (void)steps_of(1, parallel::data{}, precision::fp32{});
+    std::puts("nothing has failed");
+  } catch (device_error const& problem) {
+    std::puts(problem.what());
+  }
+}
+
+TEST_CASE("a kernel that fails is reported by the next wait, and named with its layer if each is waited for",
+          "[memory]") {
+  std::array<char, 4096> path{};
+  REQUIRE(::readlink("/proc/self/exe", path.data(), path.size() - 1) > 0);
+  auto const said = [&](int kernel, bool checked) {
+    auto const command = text("STAND_IN_FAULTY_KERNEL=", kernel, checked ? " TRIREME_CUDA_CHECK=1 '" : " '",
+                              path.data(), "' '[failing_training]' 2>&1");
+    auto* const pipe = ::popen(command.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    std::string all;
+    std::array<char, 4096> some{};
+    while (auto const n = std::fread(some.data(), 1, some.size(), pipe)) all.append(some.data(), n);
+    (void)::pclose(pipe);
+    return all;
+  };
+  std::string const reason =
+      "trireme::cuda: waiting for this thread's stream failed: CUDA reports: an illegal memory access was encountered "
+      "(cudaErrorIllegalAddress)";
+  auto const late = said(30, false);
+  INFO(late);
+  CHECK(contains(late, reason + ", from something that was queued before; TRIREME_CUDA_CHECK=1 in the environment "
+                                "names it"));
+  bool forward = false, backward = false, update = false;
+  for (int kernel = 20; kernel <= 100; kernel += 8) {
+    auto const now = said(kernel, true);
+    INFO("kernel " << kernel << ": " << now);
+    CHECK((contains(now, " in CUDA memory: " + reason) || contains(now, "nothing has failed")));
+    forward = forward || contains(now, "trireme::model: forward of ");
+    backward = backward || contains(now, "trireme::model: backward of ");
+    update = update || contains(now, "\ntrireme::ops::adamw in CUDA memory: ");
+  }
+  CHECK((forward && backward && update));
 }

@@ -165,6 +165,12 @@ struct place {
 
 enum class state { ready, at_barrier, among_lanes, done };
 
+/// 16 bytes that a thread has begun to copy to shared memory; zeros if they come from nowhere.
+struct begun_copy {
+  void* to;
+  void const* from;
+};
+
 /// One thread of the block that is running.
 struct fibre {
   index3 thread{};
@@ -311,6 +317,20 @@ class device {
       std::memcpy(&all[lane], theirs, sizeof(T));
     }
     wait(state::among_lanes, where, all_lanes);  // until all have read
+  }
+
+  /// This thread begins a copy, which it ends when it has taken it by take_copies().
+  void begin_copy(begun_copy const& it) {
+    unobserved const own;
+    copies_[number_of(self())].push_back(it);
+  }
+  /// Up to `most` of the copies that this thread has begun; returns how many.
+  int take_copies(begun_copy* taken, int most) {
+    unobserved const own;
+    auto& mine = copies_[number_of(self())];
+    int count = 0;
+    for (; count < most && !mine.empty(); mine.pop_back()) taken[count++] = mine.back();
+    return count;
   }
 
   /// The lanes of the mask whose condition holds.
@@ -492,6 +512,8 @@ class device {
     shared_taken_ = 0;
     arrays_.clear();
     threads_.assign(count, {});
+    if (copies_.size() < count) copies_.resize(count);
+    for (auto& each : copies_) each.clear();
     for (unsigned i = 0; i < count; ++i) {
       threads_[i].thread = {i, 0, 0};
       threads_[i].stack = own.stacks[i];
@@ -581,6 +603,7 @@ class device {
   fibres sets_[2];
   std::vector<fibre> threads_;
   std::vector<fibre*> ready_;
+  std::vector<std::vector<begun_copy>> copies_;  // of each thread
   fibre* running_ = nullptr;
   std::function<void()> body_;
   char const* kernel_ = "";

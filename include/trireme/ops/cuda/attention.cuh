@@ -163,10 +163,14 @@ struct attention_place {
   }
 };
 
+/// Numbers of a row that one lane has. (By this name, because clang 14 does not read a parameter that spells it out.)
+template <class Real, int D>
+using lane_columns = Real[attention_tiling<Real, D>::columns];
+
 /// This lane's columns of a row, zeros where the row has none; `whole`: packs of it are aligned.
 template <class Real, int D, class T>
-__device__ __forceinline__ void load_columns(Real (&to)[attention_tiling<Real, D>::columns], T const* from, int lane,
-                                             int width, bool whole) {
+__device__ __forceinline__ void load_columns(lane_columns<Real, D>& to, T const* from, int lane, int width,
+                                             bool whole) {
   using tiling = attention_tiling<Real, D>;
   constexpr int packed = tiling::packed;
   TRIREME_DEVICE_UNROLL
@@ -186,8 +190,8 @@ __device__ __forceinline__ void load_columns(Real (&to)[attention_tiling<Real, D
 
 /// y = factor * x, or y = kept * y + factor * x if it merges, for this lane's columns of a row.
 template <class Real, int D, bool Merges, class T>
-__device__ __forceinline__ void store_columns(T* to, Real const (&x)[attention_tiling<Real, D>::columns], Real factor,
-                                              Real kept, int lane, int width) {
+__device__ __forceinline__ void store_columns(T* to, lane_columns<Real, D> const& x, Real factor, Real kept, int lane,
+                                              int width) {
   using tiling = attention_tiling<Real, D>;
   constexpr int packed = tiling::packed;
   TRIREME_DEVICE_UNROLL
@@ -234,7 +238,7 @@ __device__ __forceinline__ void load_tile(typename attention_tiling<Real, D>::ti
 
 /// This lane's columns of a row of a tile.
 template <class Real, int D>
-__device__ __forceinline__ void take_columns(Real (&to)[attention_tiling<Real, D>::columns],
+__device__ __forceinline__ void take_columns(lane_columns<Real, D>& to,
                                              typename attention_tiling<Real, D>::tile_memory const& from, int row,
                                              int lane) {
   using tiling = attention_tiling<Real, D>;

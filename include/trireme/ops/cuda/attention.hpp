@@ -72,7 +72,7 @@ template <class T>
 ///          on the others. With tensor cores, probabilities and their gradients are rounded to the element type for
 ///          products.
 /// Threads  one caller per arena.
-/// Errors   assertion_error (light) if the sizes do not fit; config_error for wider heads; comm_error with CUDA's
+/// Errors   assertion_error (light) if the sizes do not fit; config_error for wider heads; device_error with CUDA's
 ///          message if work cannot be queued.
 struct cuda_attention {
   template <class T>

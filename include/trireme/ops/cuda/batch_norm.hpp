@@ -23,7 +23,7 @@ namespace trireme::ops {
 ///          bits where its compiler contracts no products and sums.
 /// Bytes    16 bytes of device memory for each channel and chunk of rows, of which there are at most 512.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
-/// Errors   assertion_error (light) if sizes do not fit; comm_error with CUDA's message if work cannot be queued;
+/// Errors   assertion_error (light) if sizes do not fit; device_error with CUDA's message if work cannot be queued;
 ///          std::bad_alloc if the device's memory is used up.
 template <>
 struct batch_norm_on<cuda> : detail::batch_norm_checks {

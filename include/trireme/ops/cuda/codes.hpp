@@ -17,7 +17,7 @@ namespace trireme::ops {
 ///
 /// Numerics the host's bits (ops/host/codes.hpp).
 /// Threads  thread-safe on different outputs.
-/// Errors   assertion_error (light) if sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if sizes do not fit; device_error with CUDA's message if work cannot be queued.
 struct cuda_codes {
   template <class T>
   using coded = tensor_view<T, cuda>;

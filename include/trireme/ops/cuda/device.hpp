@@ -498,13 +498,21 @@ template <class T>
 inline std::uint32_t word_of(float first, float second) {
   return static_cast<T>(first).bits | static_cast<std::uint32_t>(static_cast<T>(second).bits) << 16;
 }
+struct alignas(16) copied_bytes {
+  std::uint32_t words[4];
+};
+// What is copied arrives when its thread waits for it, and not before: until then there is nothing that makes sense.
 inline void start_copy(void* to, void const* from, bool copied) {
-  struct alignas(16) bytes {
-    unsigned char all[16];
-  };
-  *static_cast<bytes*>(to) = copied ? *static_cast<bytes const*>(from) : bytes{};
+  *static_cast<copied_bytes*>(to) = {{~0U, ~0U, ~0U, ~0U}};
+  simt::here().begin_copy({to, copied ? from : nullptr});
 }
-inline void finish_copies() {}
+inline void finish_copies() {
+  simt::begun_copy begun[8];
+  while (int const count = simt::here().take_copies(begun, 8))
+    for (int i = 0; i < count; ++i)
+      *static_cast<copied_bytes*>(begun[i].to) =
+          begun[i].from != nullptr ? *static_cast<copied_bytes const*>(begun[i].from) : copied_bytes{};
+}
 template <class... Parameters>
 [[nodiscard]] bool products_of_tiles(void (*)(Parameters...)) {
   return warp_width == 32;

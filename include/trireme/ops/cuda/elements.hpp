@@ -100,7 +100,7 @@ class adamw_batch {
 /// Bytes    1 KB of device memory and of pinned memory a thread, for the numbers that the host reads.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 /// Errors   assertion_error (light) if sizes differ; config_error for more terms or outputs than one kernel takes;
-///          comm_error with CUDA's message if work cannot be queued or the device has failed, and, while the stream
+///          device_error with CUDA's message if work cannot be queued or the device has failed, and, while the stream
 ///          waits for a collective, what its communicator throws.
 struct cuda_elements {
   template <class T>

@@ -38,7 +38,7 @@ concept cuda_sums = cuda_float<T> &&(std::is_same_v<G, T> || std::is_same_v<G, a
 ///          in pieces of 64, and those in sixteen equal parts.
 /// Bytes    backward passes use cuda_scratch: 16 bytes a token, and one row of sums for 16 rows of dy.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
-/// Errors   assertion_error (light) if the sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if the sizes do not fit; device_error with CUDA's message if work cannot be queued.
 struct cuda_embedding {
   template <class T>
   using view = tensor_view<T, cuda>;

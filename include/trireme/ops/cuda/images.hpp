@@ -19,7 +19,7 @@ namespace trireme::ops {
 ///          host's bits. The host rounds each addition of patches_backward, max_pool_backward and
 ///          average_pool_backward, so 16-bit gradients differ from its by these roundings.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
-/// Errors   assertion_error (light) if sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if sizes do not fit; device_error with CUDA's message if work cannot be queued.
 template <>
 struct images_on<cuda> : detail::image_checks {
   template <class T>

@@ -18,7 +18,7 @@ namespace trireme::ops {
 ///
 /// Numerics the host's bits, where its compiler contracts no products and sums.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
-/// Errors   assertion_error (light) if sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if sizes do not fit; device_error with CUDA's message if work cannot be queued.
 template <>
 struct latent_heads_on<cuda> : detail::latent_checks {
   template <class T>

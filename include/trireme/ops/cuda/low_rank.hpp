@@ -16,7 +16,7 @@ namespace trireme::ops {
 ///
 /// Shapes   matrices are row-major views of two extents.
 /// Threads  thread-safe on different outputs.
-/// Errors   assertion_error (light) if sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if sizes do not fit; device_error with CUDA's message if work cannot be queued.
 struct cuda_low_rank {
   /// y = a b, with a or b transposed if requested; one of the three extents of the product is small.
   ///

@@ -22,7 +22,7 @@ namespace trireme::ops {
 ///          numbers of rows, of channels and of the device's multiprocessors, never on which block is done first.
 /// Bytes    backward passes use cuda_scratch: at most 8 rows of sums a multiprocessor, 3.2 MB for GPT-2 on an H100.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
-/// Errors   assertion_error (light) if the sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if the sizes do not fit; device_error with CUDA's message if work cannot be queued.
 struct cuda_normalisation {
   template <class T>
   using view = tensor_view<T, cuda>;

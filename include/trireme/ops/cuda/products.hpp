@@ -33,8 +33,8 @@ namespace detail {
 }
 
 /// Queues a product. False if cuBLASLt has no algorithm for it.
-/// Errors   comm_error with the message of the call that failed, and the shapes; device_memory_error if the device has
-///          no memory for the workspace of products.
+/// Errors   device_error with the message of the call that failed, and the shapes; device_memory_error if the device
+///          has no memory for the workspace of products.
 inline bool queue_product(char const* who, cuda_kernels::product_call const& call) {
   using state = cuda_kernels::product_outcome::state;
   auto outcome = cuda_kernels::multiply(cuda::stream(), call);
@@ -46,8 +46,8 @@ inline bool queue_product(char const* who, cuda_kernels::product_call const& cal
     throw trireme::detail::out_of_cuda_memory(text("trireme::ops::", who, " in CUDA memory: the workspace of products"),
                                               outcome.no_memory_for);
   if (outcome.is == state::failed) {
-    throw comm_error(text("trireme::ops::", who, " in CUDA memory: ", outcome.call, " failed: ", outcome.reason,
-                          "; the product is ", to_string(call)));
+    throw device_error(text("trireme::ops::", who, " in CUDA memory: ", outcome.call, " failed: ", outcome.reason,
+                            "; the product is ", to_string(call)));
   }
   expect_cuda(who, cudaSuccess);
   return outcome.is == state::queued;
@@ -156,7 +156,7 @@ class weights<T, cuda> {
 ///          the product apart from its result.
 /// Threads  any number of threads, each with its own weights.
 /// Errors   config_error if shapes do not fit (checked at level light), or if cuBLASLt has no algorithm for a product;
-///          comm_error if it fails.
+///          device_error if it fails.
 struct cuda_products {
   /// y = residual + act(x w + bias); before_activation, if given, receives x w + bias.
   ///

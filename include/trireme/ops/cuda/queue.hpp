@@ -7,7 +7,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -34,25 +33,11 @@ concept cuda_float = std::is_same_v<T, double> || std::is_same_v<T, float> || st
 /// Whether a kernel copies elements of U to elements of T.
 template <class T, class U>
 concept cuda_copies = std::is_same_v<T, U> ||(cuda_float<T>&& cuda_float<U>);
-/// Whether the environment variable TRIREME_CUDA_CHECK is set, to anything but 0: then the host waits after each call
-/// that queues work, so that an error of a kernel is thrown by the call that queued it.
-[[nodiscard]] inline bool checks_each_kernel() noexcept {
-  static bool const asked = [] {
-    auto const* const value = std::getenv("TRIREME_CUDA_CHECK");
-    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
-  }();
-  return asked;
-}
-/// Throws comm_error with CUDA's message unless `code` is success.
+/// Throws device_error with CUDA's message unless `code` is success, and, under TRIREME_CUDA_CHECK, unless what was
+/// queued has succeeded.
 inline void expect_cuda(char const* who, int code) {
-  if (code != cudaSuccess)
-    trireme::detail::expect_cuda(static_cast<::cudaError_t>(code), text("trireme::ops::", who, " in CUDA memory"));
-  if (!checks_each_kernel()) return;
-  try {
-    cuda::finish();
-  } catch (comm_error const& e) {
-    throw comm_error(text("trireme::ops::", who, " in CUDA memory: ", e.what()));
-  }
+  if (code == cudaSuccess && !trireme::detail::cuda_checks_each_kernel()) return;
+  trireme::detail::expect_queued(static_cast<::cudaError_t>(code), text("trireme::ops::", who, " in CUDA memory"));
 }
 
 /// Memory of the device that kernels of one thread share, one block a device: it grows and is kept.

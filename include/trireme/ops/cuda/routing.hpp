@@ -35,7 +35,7 @@ namespace trireme::ops {
 ///          sample, and 8 KB.
 /// Threads  thread-safe on different outputs; each thread has its own stream.
 /// Errors   assertion_error (light) if sizes do not fit; config_error for more than 4096 experts in add_excess,
-///          imbalance and sort_by_expert, or more than 256 groups of them in score; comm_error with CUDA's message if
+///          imbalance and sort_by_expert, or more than 256 groups of them in score; device_error with CUDA's message if
 ///          work cannot be queued or the device has failed; std::bad_alloc if the device's memory is used up.
 struct cuda_routing {
   template <class T>

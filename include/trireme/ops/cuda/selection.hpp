@@ -23,7 +23,7 @@ namespace trireme::ops {
 /// Bytes    scratch memory of this thread's device: 8 KB, and 8 bytes for each 1024 elements; select_sampled also has
 ///          its samples and 4 k + 64 elements with their indices there.
 /// Threads  thread-safe on different outputs.
-/// Errors   assertion_error (light) if sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if sizes do not fit; device_error with CUDA's message if work cannot be queued.
 struct cuda_selection {
   template <class T>
   using chosen = tensor_view<T, cuda>;

@@ -20,7 +20,7 @@ namespace trireme::ops {
 /// Bytes    scratch memory of this thread's device: 16 bytes for each 4096 elements, and for adafactor of matrices 8
 ///          for each row and 1/8 for each element.
 /// Threads  thread-safe on different tensors.
-/// Errors   assertion_error (light) if sizes do not fit; comm_error with CUDA's message if work cannot be queued.
+/// Errors   assertion_error (light) if sizes do not fit; device_error with CUDA's message if work cannot be queued.
 template <>
 struct whole_tensors_on<cuda> : detail::whole_tensor_checks {
   template <class T>

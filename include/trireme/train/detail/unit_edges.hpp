@@ -52,6 +52,11 @@ class unit_edges {
     if (compares_) compare(pass, values, what, name);
   }
 
+  /// Adds the unit's name to an error of the device in which the unit computes.
+  [[nodiscard]] static device_error in_unit(std::string_view direction, std::string const& name,
+                                            device_error const& problem) {
+    return device_error(text("trireme::model: ", direction, " of ", name, ": ", problem.what()));
+  }
   /// Adds the unit's name, and the rows that the rank holds, to an error thrown in the unit.
   [[nodiscard]] static assertion_error in_unit(pass<Env> const& pass, std::string_view direction,
                                                std::string const& name, assertion_error const& problem) {
