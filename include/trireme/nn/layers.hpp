@@ -391,7 +391,7 @@ class layer_node<Env, dropout> final : public library_node<Env, dropout> {
     fused_ = lies_ == activation_layout::columns ? at.cut.fused : 1;
     part_ = lies_ == activation_layout::columns ? at.part(at.cut, at.width) : interval{0, at.width};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.probability, site_);
   }
   void drop(pass<Env>& pass, view y) const {
@@ -548,7 +548,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
     return {pass.batch.count(), positions_of(pass), heads_.count,
             channels_,          heads_.first,       {what_.causal, what_.window}};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.dropout, site_);
   }
   std::uint32_t site_ = 0;

@@ -166,6 +166,7 @@ struct element_run {
 using trireme::attention_mask;
 using trireme::attention_shape;
 using trireme::dropout_site;
+using trireme::dropout_site_in;
 using trireme::gradient_terms;
 using trireme::loss_sum;
 using trireme::losses_in;

@@ -24,6 +24,7 @@
 #include "trireme/parallel/detail/bucket_changes.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
+#include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/memory.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategy_state.hpp"
@@ -252,9 +253,32 @@ class distributed_parameters {
     };
     own_.for_each_range_of(scope, bucket_count(), visit, replicas_differ);
   }
+  /// The state between steps; see contract/state.hpp.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    visit_values(scope, f);
+    if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
+    if (changes_ == nullptr) return;
+    changes_->visit_state(
+        scope, [&](std::string const& name, state_location const& at, tensor_view<gradient_element, space> values) {
+          f(name, state_location{at.info, at.first, at.of_rank}, values);  // of changes, whose mean is taken
+        });
+  }
   template <class F>
   void visit_numbers(F&& f) {
     if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
+  }
+  /// Resets the state of compressors to that before the first step.
+  void forget_compression() {
+    if (changes_ != nullptr) changes_->forget_state();
+  }
+  /// The memory allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum;
+    values_.count_bytes(sum);
+    if (changes_ != nullptr) sum.buffers += changes_->bytes();
+    if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
+    return sum;
   }
   /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
   void go_on(std::int64_t steps, std::int64_t updates) noexcept {
@@ -309,6 +333,13 @@ class distributed_parameters {
   [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
   // The number of replicas if each rank takes steps on its own: the whole step is their mean.
   [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The ranks over which a bucket's gradient is summed.
+  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
+    std::int64_t ranks = summed_.size();
+    for (auto const& [also, group] : also_)
+      if (also == bucket) ranks *= group->size();
+    return ranks;
+  }
   // The only place that marks all values derived from parameters as out of date.
   void written() {
     version_ = parallel::detail::new_version();

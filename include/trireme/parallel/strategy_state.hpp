@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "trireme/compression/none.hpp"
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
@@ -187,6 +188,17 @@ template <class Policy>
   } else {
     return 0;
   }
+}
+
+/// What encodes gradients under a strategy: nothing if each rank takes steps on its own, since then the compressor
+/// encodes changes.
+template <class Strategy, class Compressor>
+using gradient_compressor_t = std::conditional_t<steps_alone<Strategy>, compression::none, Compressor>;
+template <class Strategy, class Compressor>
+[[nodiscard]] gradient_compressor_t<Strategy, Compressor> gradient_compressor(
+    [[maybe_unused]] Compressor const& given) {
+  if constexpr (steps_alone<Strategy>) return {};
+  if constexpr (!steps_alone<Strategy>) return given;
 }
 
 }  // namespace trireme::parallel

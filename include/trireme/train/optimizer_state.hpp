@@ -244,9 +244,9 @@ class optimizer_state {
                                             segment.updates},
                          step);
         if (!within.whole()) {
-          within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
-            ops::on<space>::copy(segment.value.flat(there, n), tensor_view<master const, space>(value.flat(here, n)));
-          });
+          auto const at = within.rows(place, band);
+          ops::on<space>::copy_blocks(segment.value, {at.first, 0, at.row}, value, {0, 0, at.width},
+                                      {1, at.count, at.width});
         }
         scratch_.rewind(mark);
       }
@@ -261,9 +261,8 @@ class optimizer_state {
                                                 std::int64_t place, std::size_t band, shape const& extents) {
     if (within.whole()) return from.flat(place * extents.size(), extents.size()).reshaped(extents);
     auto const out = scratch_.template take<std::remove_const_t<T>>(extents);
-    within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
-      ops::on<space>::copy(out.flat(here, n), tensor_view<T const, space>(from.flat(there, n)));
-    });
+    auto const at = within.rows(place, band);
+    ops::on<space>::copy_blocks(out, {0, 0, at.width}, from, {at.first, 0, at.row}, {1, at.count, at.width});
     return out;
   }
   // The moment of one tensor of a stack: without the first axis.

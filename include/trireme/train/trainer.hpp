@@ -144,7 +144,8 @@ class basic_trainer {
       auto const& batch = next_of(*loader, failure);
       auto const waited = loader->waited() - before;
       left_out.add(world_, loader->left_out(), failure != nullptr);
-      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure});
+      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure,
+                            [&loader] { return loader->ahead(); }});
       done.waited = waited;
       done.left_out = left_out.count();
       run_.clock.position = loader->position();
@@ -538,10 +539,11 @@ class basic_trainer {
   }
   // At the clock's position, with the shares of now.
   template <class Data>
-  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) const {
+  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) {
     auto const own = run_.model.sample_coordinate();
     loader.reset();
-    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size);
+    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size,
+                   run_.model.memory_of_batches());
     loader->on_problem([this](data::read_problem const& problem) {
       for (auto const& call : read_calls_) call(problem);
     });

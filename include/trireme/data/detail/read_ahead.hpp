@@ -150,6 +150,13 @@ class read_ahead {
     return slot;
   }
 
+  /// The slot that take() would return at once and without an error; else slots.size().
+  [[nodiscard]] std::size_t peek() {
+    std::lock_guard const lock(mutex_);
+    auto const slot = taken_ % slots_.size();
+    return read_ > taken_ && slots_[slot].troubles.empty() ? slot : slots_.size();
+  }
+
   /// Forgets all batches that were read ahead; then calls `change`, and goes on. No thread reads meanwhile.
   template <class Change>
   void restart(Change const& change) {

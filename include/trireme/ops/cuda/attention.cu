@@ -33,21 +33,9 @@ class aligned_rows {
   bool whole_;
 };
 
-/// Calls f(number of samples of a launch, the first one, dropout of these samples) until it has had all samples.
-template <class F>
-int for_samples(attention_work const& work, F const& f) {
-  device::attention_dropout dropout;  // ids that are not set are not read
-  dropout.active = work.dropout > 0 && work.samples != nullptr;
-  if (!dropout.active) return f(work.batch, std::int64_t{0}, dropout);
-  dropout.threshold = static_cast<float>(std::lround(work.dropout * 0x1p24));
-  dropout.kept = 1 / (1 - work.dropout);
-  for (std::int64_t first = 0; first < work.batch; first += device::dropout_samples) {
-    auto const left = work.batch - first;
-    auto const count = left < device::dropout_samples ? left : std::int64_t{device::dropout_samples};
-    for (std::int64_t i = 0; i < count; ++i) dropout.samples[i] = static_cast<std::uint64_t>(work.samples[first + i]);
-    if (auto const code = f(count, first, dropout); code != device::launch_succeeded) return code;
-  }
-  return device::launch_succeeded;
+device::attention_dropout dropout_of(attention_work const& work) {
+  if (work.dropout <= 0 || work.samples == nullptr) return {};
+  return {true, static_cast<float>(std::lround(work.dropout * 0x1p24)), 1 / (1 - work.dropout), work.samples};
 }
 
 /// Calls f.operator()<T, D, Merges>() for the element type, the padded width of a head, and whether it merges.
@@ -103,26 +91,24 @@ template <class T>
 int attention_of_tiles(attention_work const& work) {
   return for_tiles(work, [&]<int D, bool Drops>() {
     using tiled = device::tiled_attention<D>;
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      return device::run("attention_tiles", &device::attend_tiles<T, D, Drops>,
-                         tiles<tiled::query_rows>(work.rows) * work.heads * samples, tiled::threads, work.stream, work,
-                         dropout, first);
-    });
+    auto const dropout = dropout_of(work);
+    return device::run("attention_tiles", &device::attend_tiles<T, D, Drops>,
+                       tiles<tiled::query_rows>(work.rows) * work.heads * work.batch, tiled::threads, work.stream, work,
+                       dropout);
   });
 }
 template <class T>
 int attention_backward_of_tiles(attention_work const& work) {
   return for_tiles(work, [&]<int D, bool Drops>() {
     using tiled = device::tiled_attention<D>;
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      auto const code = device::run("attention_tiles_queries", &device::attend_tiles_backward_queries<T, D, Drops>,
-                                    tiles<tiled::query_rows>(work.rows) * work.heads * samples, tiled::threads,
-                                    work.stream, work, dropout, first);
-      if (code != device::launch_succeeded) return code;
-      return device::run("attention_tiles_keys", &device::attend_tiles_backward_keys<T, D, Drops>,
-                         tiles<tiled::key_rows>(work.keys) * work.heads * samples, tiled::threads, work.stream, work,
-                         dropout, first);
-    });
+    auto const dropout = dropout_of(work);
+    auto const code = device::run("attention_tiles_queries", &device::attend_tiles_backward_queries<T, D, Drops>,
+                                  tiles<tiled::query_rows>(work.rows) * work.heads * work.batch, tiled::threads,
+                                  work.stream, work, dropout);
+    if (code != device::launch_succeeded) return code;
+    return device::run("attention_tiles_keys", &device::attend_tiles_backward_keys<T, D, Drops>,
+                       tiles<tiled::key_rows>(work.keys) * work.heads * work.batch, tiled::threads, work.stream, work,
+                       dropout);
   });
 }
 
@@ -141,11 +127,10 @@ int attention(attention_work const& work) {
     }
     using tiling = device::attention_tiling<device::real_for<T>, D>;
     bool const whole = (aligned_rows<T, read_at_once<T>>(work) << work.queries << work.key << work.value).whole();
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      return device::run("attention", &device::attend<T, D, Merges>,
-                         tiles<tiling::rows>(work.rows) * work.heads * samples, tiling::threads, work.stream, work,
-                         dropout, first, whole);
-    });
+    auto const dropout = dropout_of(work);
+    return device::run("attention", &device::attend<T, D, Merges>,
+                       tiles<tiling::rows>(work.rows) * work.heads * work.batch, tiling::threads, work.stream, work,
+                       dropout, whole);
   });
 }
 int attention_backward(attention_work const& work) {
@@ -157,15 +142,14 @@ int attention_backward(attention_work const& work) {
     using tiling = device::attention_tiling<device::real_for<T>, D>;
     bool const whole =
         (aligned_rows<T, read_at_once<T>>(work) << work.queries << work.key << work.value << work.dy << work.y).whole();
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      auto const code = device::run("attention_backward_queries", &device::attend_backward_queries<T, D, Merges>,
-                                    tiles<tiling::rows>(work.rows) * work.heads * samples, tiling::threads,
-                                    work.stream, work, dropout, first, whole);
-      if (code != device::launch_succeeded) return code;
-      return device::run("attention_backward_keys", &device::attend_backward_keys<T, D, Merges>,
-                         tiles<tiling::rows>(work.keys) * work.heads * samples, tiling::threads, work.stream, work,
-                         dropout, first, whole);
-    });
+    auto const dropout = dropout_of(work);
+    auto const code = device::run("attention_backward_queries", &device::attend_backward_queries<T, D, Merges>,
+                                  tiles<tiling::rows>(work.rows) * work.heads * work.batch, tiling::threads,
+                                  work.stream, work, dropout, whole);
+    if (code != device::launch_succeeded) return code;
+    return device::run("attention_backward_keys", &device::attend_backward_keys<T, D, Merges>,
+                       tiles<tiling::rows>(work.keys) * work.heads * work.batch, tiling::threads, work.stream, work,
+                       dropout, whole);
   });
 }
 
