@@ -20,6 +20,7 @@
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/distributed_parameters.hpp"
 #include "trireme/parallel/exchange_report.hpp"
+#include "trireme/parallel/learners.hpp"
 #include "trireme/parallel/vote.hpp"
 
 namespace trireme {
@@ -72,12 +73,14 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
   ///                   too, after the sum over `replicas`.
   /// @param requirements  of the optimizer: bucket_requirements_of(optimizer).
+  /// @param learner    where ranks take steps apart and a learner has several of `replicas`: its groups.
   basic_exchange(typename memory_type::given parameters, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
                  std::type_identity_t<Comm>* voters = nullptr,
                  std::span<distributed_axis<std::type_identity_t<Comm>> const> again = {},
-                 bucket_requirements const& requirements = {})
-      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements),
+                 bucket_requirements const& requirements = {},
+                 parallel::learner_ranks<std::type_identity_t<Comm>> const& learner = {})
+      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements, learner),
         brought_(bucket_plan_, parameters_, summed_.size() == 1),
         sums_(own_, parameters_.layers(), summed_, for_gradients(compressor), in_units_ && sums_in_a_tree(strategy),
               again.empty()) {
@@ -201,7 +204,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     exchange_result result;
     auto const now = this->labelled(comm::call_label::vote);
     exposed([&](double) { result = vote.count(everyone_); });
-    // Ranks that take steps on their own: the root mean square.
+    // Learners that take steps apart: the root mean square.
     if constexpr (base::replicas_differ) result.norm /= std::sqrt(this->ranks_apart());
     return result;
   }
@@ -254,6 +257,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     exchange_memory sum{.gradients = sums_.kept_bytes(), .buffers = sums_.buffer_bytes()};
     values_.count_bytes(sum);
     if (changes_ != nullptr) sum.buffers += changes_->bytes();
+    sum.buffers += this->moved_.bytes();
     if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
@@ -275,7 +279,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
       changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
                                        tensor_view<typename Env::gradient, space> values) {
-        f(name, state_location{at.info, at.first, at.of_rank}, values);  // of changes, whose mean is taken
+        f(name, at, values);
       });
     }
   }
@@ -293,7 +297,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   using base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
       base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
       base::values_;
-  static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+  static_assert(Strategy::gradients != distribution::shard ||
+                    !parallel::detail::is_given_once<gradient_compressor, Env, Comm>,
                 "trireme::exchange: this compressor needs each gradient once a step, "
                 "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
