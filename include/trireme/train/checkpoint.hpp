@@ -200,8 +200,7 @@ inline bool expect_same_run(std::string const& path, formats::json::value const&
   throw config_error(
       text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks, " ranks, and this run has ",
            run.of_ranks.ranks, ranks == run.of_ranks.ranks ? " ranks, with other parts of the model" : " ranks",
-           "; numbers of ranks of which not only the sum counts (with local steps, say) need the same number of ranks "
-           "under the same mesh"));
+           "; numbers of ranks of which not only the sum counts need the same number of ranks under the same mesh"));
 }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
