@@ -94,8 +94,10 @@ template <class Precision, class Space = trireme::host>
     if constexpr (requires { policy.outer_momentum; }) {
       // SparseLoCo: what keeps a residual takes the place of outer momentum.
       if (chosen.compression > compression_preset::int4) policy.outer_learning_rate = 1, policy.outer_momentum = 0;
+      return make(parallel::mesh{policy, split.data_axis<parallel::zero<1>>()}, any);
+    } else {
+      return make(policy, any);
     }
-    return make(policy, any);
   };
   auto const with = [&]<class Axis>(std::type_identity<Axis> which) {
     return chosen.compression == compression_preset::none ? lossless(which) : lossy(which);

@@ -19,6 +19,7 @@
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/distributed_parameters.hpp"
 #include "trireme/parallel/exchange_report.hpp"
+#include "trireme/parallel/learners.hpp"
 #include "trireme/parallel/vote.hpp"
 
 namespace trireme {
@@ -70,12 +71,14 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
   ///                   too, after the sum over `replicas`.
   /// @param requirements  of the optimizer: bucket_requirements_of(optimizer).
+  /// @param learner    where ranks take steps apart and a learner has several of `replicas`: its groups.
   basic_exchange(typename memory_type::given parameters, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
                  std::type_identity_t<Comm>* voters = nullptr,
                  std::span<distributed_axis<std::type_identity_t<Comm>> const> again = {},
-                 bucket_requirements const& requirements = {})
-      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements),
+                 bucket_requirements const& requirements = {},
+                 parallel::learner_ranks<std::type_identity_t<Comm>> const& learner = {})
+      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements, learner),
         brought_(bucket_plan_, parameters_, summed_.size() == 1),
         sums_(own_, parameters_.layers(), summed_, parallel::gradient_compressor<Strategy>(compressor),
               in_units_ && sums_in_a_tree(strategy), again.empty()) {
@@ -120,7 +123,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// begin().
   void weight(double share) {
     protocol_.weight();
-    brought_.weigh(share * alone_);
+    brought_.weigh(share * share_factor_);
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
   /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
@@ -206,7 +209,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     exchange_result result;
     auto const now = this->labelled(comm::call_label::vote);
     sums_.exposed([&](double) { result = vote.count(everyone_); });
-    result.norm /= std::sqrt(this->ranks_apart());  // of ranks that take steps on their own: the root mean square
+    result.norm /= std::sqrt(this->ranks_apart());  // of learners that take steps apart: the root mean square
     return result;
   }
   /// Collective. The third: whether the step is taken, the same on every rank. Without an update the step is over.
@@ -282,8 +285,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
 
  private:
-  using base::alone_, base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_,
-      base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
+  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_,
+      base::owned_, base::parameters_, base::protocol_, base::share_factor_, base::steps_, base::strategy_, base::summed_, base::updates_,
       base::values_;
 
   void take(int use, bool last) {

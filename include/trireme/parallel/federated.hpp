@@ -119,7 +119,7 @@ class federated::instance {
     }
     auto const& plan = state.own.plan();
     for (int b = 0; b < plan.trained_buckets(); ++b) {
-      start_.emplace_back(shape{plan.buckets()[static_cast<std::size_t>(b)].elements});
+      start_.emplace_back(shape{state.own.owned(b).count});
       buckets_.push_back(b);
     }
     samples_.resize(static_cast<std::size_t>(state.replicas.size()));
@@ -168,12 +168,12 @@ class federated::instance {
 
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    if (scope == state_scope::owned && state_.replicas.rank() != 0) return;  // the same on all replicas
+    if (scope == state_scope::owned && state_.replicas.rank() != 0) return;  // the same for all clients
     auto const& plan = state_.own.plan();
     state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
-      f("round_start/" + info.name, state_location{info, range.in_entry, false},
-        start_[static_cast<std::size_t>(b)].view().flat(range.in_bucket, range.count));
+      f("round_start/" + info.name, state_location{info, range.in_entry},
+        in_slice(start_[static_cast<std::size_t>(b)].view(), b, range));
     });
   }
   template <class F>
@@ -211,10 +211,14 @@ class federated::instance {
     for (int const b : buckets_) kernels::fill(state_.changes->open(b), 0.0);
   }
   [[nodiscard]] view at_start(owned_segment<Env> const& at) const {
-    return start_[static_cast<std::size_t>(at.bucket)].view().flat(at.range.in_bucket, at.range.count);
+    return in_slice(start_[static_cast<std::size_t>(at.bucket)].view(), at.bucket, at.range);
   }
   [[nodiscard]] view change(owned_segment<Env> const& at) const {
-    return state_.changes->of(at.bucket).flat(at.range.in_bucket, at.range.count);
+    return in_slice(state_.changes->of(at.bucket), at.bucket, at.range);
+  }
+  // Tensors and changes are of the slices that this rank moves.
+  [[nodiscard]] view in_slice(view all, int bucket, bucket_plan::tensor_range const& range) const {
+    return all.flat(range.in_bucket - state_.own.owned(bucket).first, range.count);
   }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }

@@ -14,6 +14,7 @@
 #include "trireme/contract/strategy.hpp"
 #include "trireme/parallel/change_sums.hpp"
 #include "trireme/parallel/exchange_report.hpp"
+#include "trireme/parallel/learners.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategies.hpp"
 
@@ -31,6 +32,10 @@ struct owned_segment : update_segment<Env> {
 };
 
 /// What the exchange shows to the run state of a strategy.
+///
+/// If ranks take steps apart (local_steps) and a learner has several ranks that hold the same part of the model, each
+/// of these moves a slice of it: `replicas` are the ranks with the same slice, one of each learner, and the exchange
+/// gives all ranks of a learner what end() has written.
 template <class Env, class Comm>
 struct owned_state {
   Comm& replicas;                              ///< the ranks that hold the same part of the model
@@ -69,6 +74,17 @@ requires requires { typename Policy::template instance<Env, Comm>; }
 struct strategy_state<Policy, Env, Comm> {
   using type = typename Policy::template instance<Env, Comm>;
 };
+template <class Outer, class Inner, class Env, class Comm>
+struct strategy_state<learners<Outer, Inner>, Env, Comm> : strategy_state<Outer, Env, Comm> {};
+/// The policy that this state is made from.
+template <class Policy>
+[[nodiscard]] auto const& with_state(Policy const& policy) noexcept {
+  if constexpr (is_learners_of_two<Policy>) {
+    return policy.outer;
+  } else {
+    return policy;
+  }
+}
 
 /// The functions that a strategy's run state lists, and those that it has.
 template <class S>
@@ -171,9 +187,7 @@ using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::typ
 
 /// Whether each rank takes steps on its own: gradients are not summed, and values differ between ranks between steps.
 template <class Policy>
-inline constexpr bool steps_alone = requires {
-  requires Policy::local_steps;
-};
+inline constexpr bool steps_alone = takes_local_steps<Policy>;
 
 /// Whether each rank's gradient is then the mean over its own samples. Else it is their sum, times the number of ranks,
 /// divided by the samples of all ranks, so that the mean of all ranks' steps is that of the whole step.

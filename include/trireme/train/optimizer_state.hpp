@@ -40,7 +40,7 @@ class optimizer_state {
   explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
       : plan_(exchange.plan()),
         own_(exchange.own()),
-        of_rank_(Exchange::replicas_differ),
+        learner_(exchange.learner()),
         whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
     tensors_.resize(plan_.entries().size());
@@ -109,21 +109,21 @@ class optimizer_state {
     auto const& info = plan_.at(range.entry).info;
     for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
       auto const values = moment_of(m, bucket, range);
-      if (!values.empty()) f(names_[m] + "/" + info.name, state_location{info, range.in_entry, of_rank_}, values);
+      if (!values.empty()) f(names_[m] + "/" + info.name, state_location{info, range.in_entry, false, 0, learner_}, values);
     }
     if (!whole_) return;
     auto const& all = tensors_of(range);
     for (std::size_t i = 0; i < all.infos.size() * names_.size(); ++i) {
       auto const& one = moments_[all.moments + i];
       if (one.values.view().empty()) continue;
-      f(names_[i % names_.size()] + "/" + one.info.name, state_location{one.info, 0, of_rank_},
+      f(names_[i % names_.size()] + "/" + one.info.name, state_location{one.info, 0, false, 0, learner_},
         one.values.view().flat());
     }
   }
   template <class F>
   void visit_state(state_scope scope, F&& f) const {
     auto const visit = [&](int b, parallel::bucket_plan::tensor_range const& range) { visit_range(b, range, f); };
-    own_.for_each_range_of(scope, plan_.trained_buckets(), visit, of_rank_);
+    own_.for_each_range_of(scope, plan_.trained_buckets(), visit);
   }
 
  private:
@@ -275,7 +275,7 @@ class optimizer_state {
 
   parallel::bucket_plan const& plan_;
   parallel::partition const& own_;
-  bool of_rank_;
+  std::int64_t learner_;  // -1: ranks do not take steps apart
   bool whole_;
   std::vector<std::string> names_;
   std::vector<moment> moments_;   // by bucket or by tensor, then by name

@@ -168,8 +168,8 @@ class own_exchange : public Exchange {
     files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
   }
   /// Collective. Restores that state from the newest whole checkpoint in `directory`, and continues its run. Any number
-  /// of ranks may have written it, except where ranks keep numbers of their own (error feedback, parallel::diloco):
-  /// then it must be the same number.
+  /// of ranks may have written it, except where ranks take steps apart (parallel::diloco): then it must be the same
+  /// number.
   ///
   /// Errors   as basic_trainer::load; config_error with both descriptions for other parameters, or another compressor
   ///          or optimizer.
@@ -254,6 +254,7 @@ class own_exchange : public Exchange {
         .precision = describe(typename Env::precision{}),
         .compression = compression_,
         .of_ranks = checkpoint::detail::numbers_of_ranks(this->everyone(), owned),
+        .learners = this->learners(),
         .remedy =
             moments_ == nullptr
                 ? "give checkpoint::load() the same optimizer and parameters as when it was made, or start another run"

@@ -511,10 +511,10 @@ class placed_model {
         if (axis.facts.sums_the_rest()) again.push_back({axis.kind, grid_.along(axis.kind)});
       }
       return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again,
-                           requirements);
+                           requirements, grid_.template learners<Parallel>());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, {}, &world_, {},
-                           engine_.requirements(requirements));
+                           engine_.requirements(requirements), grid_.template learners<Parallel>());
     }
   }
 

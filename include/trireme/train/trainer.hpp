@@ -886,7 +886,8 @@ checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Prec
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned)};
+          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned),
+          .learners = exchange().learners()};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
