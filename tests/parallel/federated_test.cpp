@@ -197,7 +197,46 @@ TEST_CASE("federated: learns with and without a compressor, resumes bit for bit 
     if (ranks > 1) CHECK(on_mlp.holds_by_threads(ranks, 0.95, adaptive, with_term, sparse) == "");
   }
   CHECK(contains(on_mlp.moves({2, 3}, adaptive, plain, codec{compression::none{}}),
-                 "numbers that belong to each of 2 ranks"));
+                 "is of 2 learners, and this run has 3"));
+}
+
+TEST_CASE("federated: a client may be a mesh of ranks", "[parallel]") {
+  watchdog const guard("federated meshes");
+  auto const run = [](int ranks, auto const& how) {
+    std::vector<float> out;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto trainer = make_trainer(model, world, optim::sgd{.learning_rate = 0.1, .momentum = 0}, how);
+      int const client = world.rank() * 2 / ranks;
+      auto const of_client = ranks / 2;  // ranks, which divide each of its steps
+      std::vector<float> x, y;
+      for (std::int64_t i = 0; i < 24; ++i) {
+        for (std::int64_t k = 0; k < width; ++k) x.push_back(number(client, i * width + k));
+        y.push_back(x.back() + 0.1F * static_cast<float>(client));
+      }
+      for (std::int64_t step = 0; step < 8; ++step) {
+        std::int64_t const n = (client == 0 ? 4 : 2) / of_client,
+                           first = 4 * (step % 4) + n * (world.rank() % of_client);
+        trainer.step(samples{erase_type(tensor_view<float const>(x.data() + first * width, {n, width})),
+                             erase_type(tensor_view<float const>(y.data() + first, {n, 1})),
+                             {}});
+      }
+      auto const found = weights_of(trainer);
+      if (world.rank() == 0) out = found;
+    });
+    return out;
+  };
+  parallel::federated const how{.period = 4, .ways = 2};
+  auto const alone = run(2, how);
+  auto const far = [&](std::vector<float> const& other) {
+    float most = 0;
+    for (std::size_t i = 0; i < alone.size(); ++i) most = std::max(most, std::abs(alone[i] - other.at(i)));
+    return most;
+  };
+  CHECK(far(run(4, parallel::mesh{how, parallel::zero<1>{.ways = 2}})) < 1e-6F);
+  CHECK(contains(sentence_of([&] {
+                   static_cast<void>(run(4, parallel::mesh{how, parallel::data{.ways = 2}}));
+                 }),
+                 "use parallel::zero within a learner"));
 }
 
 TEST_CASE("federated: what cannot be is one sentence", "[parallel]") {

@@ -108,7 +108,9 @@ class distributed_parameters {
   [[nodiscard]] bool reports_every_micro_batch() const noexcept { return in_units_; }
   /// The weight of one sample's loss in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
-  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return share_factor_ / static_cast<double>(total); }
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
+    return share_factor_ / static_cast<double>(total);
+  }
   /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
   /// name the same tensors in the same order.
@@ -276,10 +278,8 @@ class distributed_parameters {
     visit_values(scope, f);
     if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
     if (changes_ == nullptr) return;
-    changes_->visit_state(
-        scope, [&](std::string const& name, state_location const& at, tensor_view<gradient_element, space> values) {
-          f(name, at, values);
-        });
+    changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
+                                     tensor_view<gradient_element, space> values) { f(name, at, values); });
   }
   template <class F>
   void visit_numbers(F&& f) {
@@ -314,7 +314,9 @@ class distributed_parameters {
                          parallel::learner_ranks<Comm> const& learner)
       : replicas_(replicas),
         alone_(alone(replicas, learner)),
-        summed_(learner.within != nullptr ? *learner.within : alone_ != nullptr ? *alone_ : replicas),
+        summed_(learner.within != nullptr ? *learner.within
+                : alone_ != nullptr       ? *alone_
+                                          : replicas),
         across_(learner.across != nullptr ? *learner.across : replicas),
         everyone_(voters == nullptr ? replicas : *voters),
         replicas_owner_(comm::label_owner(replicas_, comm::call_label::owner_kind::exchange)),

@@ -285,9 +285,9 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
 
  private:
-  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_,
-      base::owned_, base::parameters_, base::protocol_, base::share_factor_, base::steps_, base::strategy_, base::summed_, base::updates_,
-      base::values_;
+  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_, base::owned_,
+      base::parameters_, base::protocol_, base::share_factor_, base::steps_, base::strategy_, base::summed_,
+      base::updates_, base::values_;
 
   void take(int use, bool last) {
     brought_.take(use, last, [this](int each) { return sums_.open_use(each); });

@@ -35,8 +35,9 @@ namespace trireme::parallel {
 ///          computes on its samples for nothing: give it none (trainer.step() with no samples, begin(0) in your own
 ///          loop). A client without samples in a step keeps its parameters in it, so clients may have different
 ///          numbers of steps in a round; an optimizer's moments see a gradient of zero then. A step in which no client
-///          has samples counts, too, and may end a round. Between rounds parameters differ between ranks. A checkpoint
-///          may be taken at any step, and continues on the same number of ranks.
+///          has samples counts, too, and may end a round. A client may be a mesh: mesh{federated{.ways = 10},
+///          zero<1>{}}. Between rounds parameters differ between ranks. A checkpoint may be taken at any step, and
+///          continues with the same number of clients.
 /// Numerics losses that are reported are means over the samples of all ranks. Clipping looks at the root mean square of
 ///          the clients' norms, without the proximal term. Moving averages (batch normalisation) are averaged with the
 ///          same weights.

@@ -39,12 +39,8 @@ struct learners {
   static constexpr distribution gradients = Inner::gradients;
   static constexpr distribution parameters = Inner::parameters;
   static constexpr bool local_steps = true;
-  static constexpr bool sends_changes = requires {
-    requires Outer::sends_changes;
-  };
-  static constexpr bool mean_of_own_samples = requires {
-    requires Outer::mean_of_own_samples;
-  };
+  static constexpr bool sends_changes = requires { requires Outer::sends_changes; };
+  static constexpr bool mean_of_own_samples = requires { requires Outer::mean_of_own_samples; };
   static constexpr std::string_view name = [] {
     if constexpr (requires { std::string_view(Inner::name); }) return std::string_view(Inner::name);
     return std::string_view("learners");
