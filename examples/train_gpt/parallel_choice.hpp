@@ -47,7 +47,8 @@ class parallel_choice {
     if (has(axis::learners)) {
       if (samples_ == splits_samples::parameter_server) fail_by("learners-share-plain-steps");
       if (has(axis::data) && samples_ != splits_samples::zero1)
-        fail("within the learners of diloco this program has zero1; use it, or write the mesh in a program of your own");
+        fail(
+            "within the learners of diloco this program has zero1; use it, or write the mesh in a program of your own");
       samples_ = splits_samples::diloco;
     }
     if (reproducible && samples_ == splits_samples::parameter_server) {

@@ -139,7 +139,8 @@ inline std::string page() {
       "`power_sgd`.\n\n"
       "`scripts/composition-table` writes this page from `train/rule_table.hpp`. The test `train.compatibility`\n"
       "compares the two, and trains each axis and each pair that works (in fp32, without a compressor) against serial\n"
-      "training; `diloco` and `parameter_server`, which define a step differently, are tested by `train.local_steps` and,\n"
+      "training; `diloco` and `parameter_server`, which define a step differently, are tested by `train.local_steps` "
+      "and,\n"
       "with other axes within the learners of `diloco`, by `train.learners`.\n"
       "The page assumes a communicator with all collectives. Sizes that do not fit are refused when the trainer is\n"
       "made; [strategies.md](strategies.md) lists these errors.\n\n",

@@ -14,8 +14,7 @@ namespace learners {
 using namespace trireme;
 
 inline parallel::diloco const nesterov{.period = 3, .bucket_bytes = 1 << 12, .ways = 2};
-inline auto const fourteen_steps =
-    toy::of_gpt({.steps = 14, .batch = 16, .micro_batches = 8}, toy::with_layers(4), 48);
+inline auto const fourteen_steps = toy::of_gpt({.steps = 14, .batch = 16, .micro_batches = 8}, toy::with_layers(4), 48);
 
 /// The axes within a learner.
 struct degrees {

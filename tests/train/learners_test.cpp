@@ -13,8 +13,14 @@ TEST_CASE("learners of several ranks train as learners of one rank each", "[trai
   parallel::data const inner;
   auto const alone = fourteen_steps.on(2, toy::steady, mesh_of(inner, {}, nesterov)).front();
   check(inner, alone, nesterov,
-        {{.ways = 2}, {.ways = 4}, {.stages = 2}, {.context = 2}, {.tensor = 3}, {.ways = 2, .stages = 2},
-         {.stages = 2, .context = 2}, {.ways = 2, .tensor = 3}});
+        {{.ways = 2},
+         {.ways = 4},
+         {.stages = 2},
+         {.context = 2},
+         {.tensor = 3},
+         {.ways = 2, .stages = 2},
+         {.stages = 2, .context = 2},
+         {.ways = 2, .tensor = 3}});
   auto streamed = nesterov;
   streamed.period = 6, streamed.fragments = 3, streamed.delay = 4;
   auto const in_parts = fourteen_steps.on(2, toy::steady, mesh_of(inner, {}, streamed)).front();

@@ -43,5 +43,6 @@ TEST_CASE("diloco on a mesh resumes bit for bit and equals its plan", "[train][p
       CHECK(run_states::on_gpt.holds_by_threads(ranks, 0.97, run_states::adaptive, mesh, with) == "");
     }
   }
-  CHECK(contains(run_states::on_gpt.moves({2, 4}, run_states::adaptive, mesh, codec{}), "is of 1 learner, and this run has 2"));
+  CHECK(contains(run_states::on_gpt.moves({2, 4}, run_states::adaptive, mesh, codec{}),
+                 "is of 1 learner, and this run has 2"));
 }

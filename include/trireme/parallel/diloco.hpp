@@ -32,7 +32,8 @@ namespace trireme::parallel {
 ///          remains with it and is part of what it sends next.
 /// Shapes   fragments are stretches of whole tensors of about equal size, the last ones first; fragment f of F is sent
 ///          after the steps whose number, from 1, is f * period / F modulo the period.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p learners, once in `period` steps; with a compressor
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p learners, once in `period` steps; with a
+/// compressor
 ///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
 ///          and the compressor's; a delay needs one more. If a learner has several ranks that hold the same part of the
 ///          model, each sends and keeps its slice of all that.
@@ -261,9 +262,7 @@ class diloco::instance {
     return in_slice(of[static_cast<std::size_t>(at.bucket)].view(), at);
   }
   [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
-  [[nodiscard]] view change(owned_segment<Env> const& at) const {
-    return in_slice(changes().of(at.bucket), at);
-  }
+  [[nodiscard]] view change(owned_segment<Env> const& at) const { return in_slice(changes().of(at.bucket), at); }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 

@@ -280,7 +280,9 @@ class distributed_parameters {
                          parallel::learner_ranks<Comm> const& learner)
       : replicas_(replicas),
         alone_(alone(replicas, learner)),
-        summed_(learner.within != nullptr ? *learner.within : alone_ != nullptr ? *alone_ : replicas),
+        summed_(learner.within != nullptr ? *learner.within
+                : alone_ != nullptr       ? *alone_
+                                          : replicas),
         across_(learner.across != nullptr ? *learner.across : replicas),
         everyone_(voters == nullptr ? replicas : *voters),
         replicas_owner_(comm::label_owner(replicas_, comm::call_label::owner_kind::exchange)),
@@ -403,7 +405,7 @@ class distributed_parameters {
                                          [[maybe_unused]] int ranks) {
     requirements.copies_apart = !lossless_identity<Compressor>;
     requirements.whole_tensors = requirements.whole_tensors && sharded;
-    if constexpr (parallel::sends_changes<Strategy> && has_collective_state<Compressor, Env, Comm>)
+    if constexpr (parallel::sends_changes<Strategy> && parallel::detail::takes_whole_tensors<Compressor, Env, Comm>)
       requirements.whole_tensors = requirements.whole_tensors || ranks > 1;  // changes are sent in slices
     if constexpr (requires { strategy.fragments; }) requirements.fragments = strategy.fragments;
     return requirements;

@@ -278,9 +278,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
     if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
       changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
-                                       tensor_view<typename Env::gradient, space> values) {
-        f(name, at, values);
-      });
+                                       tensor_view<typename Env::gradient, space> values) { f(name, at, values); });
     }
   }
 

@@ -39,9 +39,7 @@ struct learners {
   static constexpr distribution gradients = Inner::gradients;
   static constexpr distribution parameters = Inner::parameters;
   static constexpr bool local_steps = true;
-  static constexpr bool sends_changes = requires {
-    requires Outer::sends_changes;
-  };
+  static constexpr bool sends_changes = requires { requires Outer::sends_changes; };
   static constexpr std::string_view name = [] {
     if constexpr (requires { std::string_view(Inner::name); }) return std::string_view(Inner::name);
     return std::string_view("learners");

@@ -137,11 +137,11 @@ TRIREME_RULE(
     local_steps_send_no_gradients, "local-steps-send-no-gradients",
     "the ranks of this strategy take local steps, and it sends neither gradients nor changes that a compressor encodes",
     "leave the compressor out, or use parallel::diloco", !C::local_steps || C::uncompressed || C::sends_changes);
-TRIREME_RULE(
-    learners_share_plain_steps, "learners-share-plain-steps",
-    "beside parallel::diloco, or another axis of learners that take steps apart, the mesh has a strategy with run state "
-    "of its own, such as parallel::parameter_server",
-    "let the ranks of a learner share steps by parallel::data or zero", !C::stateful_learner);
+TRIREME_RULE(learners_share_plain_steps, "learners-share-plain-steps",
+             "beside parallel::diloco, or another axis of learners that take steps apart, the mesh has a strategy with "
+             "run state "
+             "of its own, such as parallel::parameter_server",
+             "let the ranks of a learner share steps by parallel::data or zero", !C::stateful_learner);
 TRIREME_RULE(
     synchronised_needs_common_passes, "synchronised-needs-common-passes",
     "the model normalises over the micro-batches that all data ranks run at the same time, "

@@ -109,7 +109,8 @@ class optimizer_state {
     auto const& info = plan_.at(range.entry).info;
     for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
       auto const values = moment_of(m, bucket, range);
-      if (!values.empty()) f(names_[m] + "/" + info.name, state_location{info, range.in_entry, false, 0, learner_}, values);
+      if (!values.empty())
+        f(names_[m] + "/" + info.name, state_location{info, range.in_entry, false, 0, learner_}, values);
     }
     if (!whole_) return;
     auto const& all = tensors_of(range);

@@ -220,8 +220,8 @@ class coded_changes final : public change_sums<Env> {
   [[nodiscard]] std::int64_t bytes() const override {
     std::int64_t sum = 0;
     for (auto const& it : changes_)
-      sum += static_cast<std::int64_t>(it.sent.view().bytes() + it.master.view().bytes()) +
-             (it.way ? it.way->bytes() : 0);
+      sum +=
+          static_cast<std::int64_t>(it.sent.view().bytes() + it.master.view().bytes()) + (it.way ? it.way->bytes() : 0);
     return sum;
   }
 
@@ -232,7 +232,7 @@ class coded_changes final : public change_sums<Env> {
     bucket_form form;           // padded
     trireme::tensor<gradient, space> sent;
     trireme::tensor<typename Env::master, space> master;  // if the types differ
-    std::optional<wire> way;  // none if there is nothing to send
+    std::optional<wire> way;                              // none if there is nothing to send
     bool pending = false;
   };
   /// A part of a tensor, which compressors see as a vector.

@@ -60,7 +60,7 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   auto& world = exchange.everyone();
   auto const& plan = exchange.plan();
   std::map<std::string, std::vector<std::pair<int, parallel::bucket_plan::tensor_range>>>
-      here;  // the pieces that this rank owns
+      here;                                       // the pieces that this rank owns
   bool const is_owner = exchange.learner() <= 0;  // only the first learner contributes
   auto const buckets = is_owner ? static_cast<int>(plan.buckets().size()) : 0;
   exchange.own().for_each_range_of(state_scope::owned, buckets, [&](int bucket, auto const& range) {
