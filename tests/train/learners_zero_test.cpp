@@ -1,9 +1,8 @@
 // test-sanitize: none
-// As learners_test.cpp, with parallel::zero<2>, zero<3> and experts within a learner.
+// As learners_test.cpp, with parallel::zero<2>, zero<3> within a learner.
 #include "learners.hpp"
 
 #include "../watchdog.hpp"
-#include "trireme/parallel/expert.hpp"
 
 using namespace learners;
 

@@ -458,7 +458,7 @@ class distributed_parameters {
                                          [[maybe_unused]] int ranks) {
     requirements.copies_apart = !lossless_identity<Compressor>;
     requirements.whole_tensors = requirements.whole_tensors && sharded;
-    if constexpr (parallel::sends_changes<Strategy> && has_collective_state<Compressor, Env, Comm>)
+    if constexpr (parallel::sends_changes<Strategy> && parallel::detail::takes_whole_tensors<Compressor, Env, Comm>)
       requirements.whole_tensors = requirements.whole_tensors || ranks > 1;  // changes are sent in slices
     if constexpr (requires { strategy.fragments; }) requirements.fragments = strategy.fragments;
     return requirements;
