@@ -70,7 +70,8 @@ if(TARGET trireme::cuda)
     if(TRIREME_SANITIZED_TESTS)
       foreach(sanitizer IN ITEMS thread address)
         add_executable(simt.cuda.${sanitizer} simt/cuda/kernels.cpp)
-        trireme_sanitize(simt.cuda.${sanitizer} ${sanitizer})
+        target_compile_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
+        target_link_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
         target_link_libraries(simt.cuda.${sanitizer} PRIVATE
           simt_kernel_tests $<TARGET_OBJECTS:trireme_cuda_stand_in>)
         # Without the frames kept after a return: before GCC 12.4 they are aligned to 32 bytes, and AVX-512 wants 64.

@@ -164,13 +164,9 @@ struct attention_place {
   }
 };
 
-/// A lane's columns of a row.
-template <class Real, int D>
-using attention_columns = Real[attention_tiling<Real, D>::columns];
-
 /// This lane's columns of a row, zeros where the row has none; `whole`: packs of it are aligned.
 template <class Real, int D, class T>
-__device__ __forceinline__ void load_columns(attention_columns<Real, D>& to, T const* from, int lane,
+__device__ __forceinline__ void load_columns(Real (&to)[attention_tiling<Real, D>::columns], T const* from, int lane,
                                              int width, bool whole) {
   using tiling = attention_tiling<Real, D>;
   constexpr int packed = tiling::packed;
@@ -239,7 +235,7 @@ __device__ __forceinline__ void load_tile(typename attention_tiling<Real, D>::ti
 
 /// This lane's columns of a row of a tile.
 template <class Real, int D>
-__device__ __forceinline__ void take_columns(attention_columns<Real, D>& to,
+__device__ __forceinline__ void take_columns(Real (&to)[attention_tiling<Real, D>::columns],
                                              typename attention_tiling<Real, D>::tile_memory const& from, int row,
                                              int lane) {
   using tiling = attention_tiling<Real, D>;
