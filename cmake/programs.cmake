@@ -147,6 +147,7 @@ function(trireme_share_headers target)
   get_target_property(options ${target} COMPILE_OPTIONS)
   get_target_property(definitions ${target} COMPILE_DEFINITIONS)
   get_target_property(libraries ${target} LINK_LIBRARIES)
+  string(REGEX REPLACE ";?\\$<\\$<BOOL:FALSE>:[^>]*>" "" libraries "${libraries}")  # what trireme_program leaves out
   string(MD5 key "${options} ${definitions} ${libraries} ${ARGN}")
   string(SUBSTRING ${key} 0 8 key)
   if(NOT TARGET trireme_headers_${key})
