@@ -24,6 +24,12 @@ if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   file(GLOB programs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*/*.cpp)
   list(FILTER programs EXCLUDE REGEX "presets_(bf|fp)16\\.cpp$")  # the instantiations of fp32 once more
   list(APPEND programs ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
+  # The programs share what the compiler has read of the headers.
+  set(clang_flags -std=c++20 -Wall -Wextra -Werror -Wno-pragma-once-outside-header -DFMT_HEADER_ONLY=1 ${include_flags})
+  set(clang_headers ${CMAKE_CURRENT_BINARY_DIR}/clang_headers.pch)
+  trireme_add_test(headers.clang.read TIMEOUT 300 LABELS headers PROPERTIES FIXTURES_SETUP clang_headers
+    COMMAND ${TRIREME_CLANG} ${clang_flags} -x c++-header ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp
+            -o ${clang_headers})
   foreach(program IN LISTS programs)
     cmake_path(RELATIVE_PATH program BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/examples OUTPUT_VARIABLE name)
     string(REGEX REPLACE "^.*include/trireme/|\\.[ch]pp$" "" name ${name})
@@ -36,9 +42,14 @@ if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     trireme_includes(httplib ${program} "httplib\\.h")
     if(NOT mpi AND NOT torch AND NOT cuda AND (NOT httplib OR TARGET trireme_httplib) AND
        (NOT utf8proc OR TARGET trireme::utf8proc) AND (NOT sentencepiece OR TARGET trireme::sentencepiece))
-      trireme_add_test(headers.clang.${name} TIMEOUT 300 LABELS headers
-        COMMAND ${TRIREME_CLANG} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-pragma-once-outside-header
-                -DFMT_HEADER_ONLY=1 ${include_flags} -x c++ ${program})
+      set(read "")
+      set(fixture "")
+      if(NOT program MATCHES "/trireme\\.hpp$")
+        set(read -include-pch ${clang_headers})
+        set(fixture PROPERTIES FIXTURES_REQUIRED clang_headers)
+      endif()
+      trireme_add_test(headers.clang.${name} TIMEOUT 300 LABELS headers ${fixture}
+        COMMAND ${TRIREME_CLANG} ${clang_flags} -fsyntax-only ${read} -x c++ ${program})
     endif()
   endforeach()
 endif()

@@ -129,7 +129,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
   /// until finish() has written the sums there.
   void gradient_at(int use, tensor_view<param_element, space> gradient) requires(parameters_type::lent) {
-    parameters_.gradient_at(use, gradient);
+    // (the constraint once more: clang 14 and 15 instantiate for the library also what does not meet it)
+    if constexpr (parameters_type::lent) parameters_.gradient_at(use, gradient);
   }
   /// With parameters in the caller's memory: the gradient of one use in its bucket, so that backward can write there
   /// without a copy: call gradient_at(use, gradient_memory(use)). What is there at ready() counts. The address stays
