@@ -33,10 +33,9 @@ namespace trireme::parallel {
 /// Shapes   fragments are stretches of whole tensors of about equal size, the last ones first; fragment f of F is sent
 ///          after the steps whose number, from 1, is f * period / F modulo the period.
 /// Bytes    2 n (p-1)/p elements of the master type, n parameters, p learners, once in `period` steps; with a
-/// compressor
-///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
-///          and the compressor's; a delay needs one more. If a learner has several ranks that hold the same part of the
-///          model, each sends and keeps its slice of all that.
+///          compressor its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as
+///          a buffer, and the compressor's; a delay needs one more. If a learner has several ranks that hold the same
+///          part of the model, each sends and keeps its slice of all that.
 /// Ranks    a learner is a rank, or all ranks along the other axes of a mesh: `mesh{diloco{.ways = 2}, zero<2>{},
 ///          tensor{.ways = 2}}`, outermost first, so that a learner's ranks are neighbours. Parameters and moments
 ///          differ between learners; only parameters are equal after an outer step: save a model

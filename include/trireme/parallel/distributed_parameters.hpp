@@ -359,13 +359,13 @@ class distributed_parameters {
   // The number of learners: the whole step is their mean.
   [[nodiscard]] double ranks_apart() const noexcept { return static_cast<double>(learners()); }
   // Collective if the strategy has begin(): tells it the samples of this rank's learner.
-  void begin_with([[maybe_unused]] std::int64_t samples, [[maybe_unused]] std::int64_t of_all) {
+  void begin_with([[maybe_unused]] std::int64_t own, [[maybe_unused]] std::int64_t of_all) {
     if constexpr (parallel::averages_alone<Strategy> || hooks::made.begin) {
       if (replicas_differ && summed_.size() > 1)
-        summed_.all_reduce(tensor_view<std::int64_t>(&samples, shape{1}), reduction::sum{});
+        summed_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
       if constexpr (parallel::averages_alone<Strategy>)
-        share_factor_ = samples > 0 ? static_cast<double>(of_all) / static_cast<double>(samples) : 0;
-      if constexpr (hooks::made.begin) strategy_.begin(samples);
+        share_factor_ = own > 0 ? static_cast<double>(of_all) / static_cast<double>(own) : 0;
+      if constexpr (hooks::made.begin) strategy_.begin(own);
     }
   }
   // The ranks over which a bucket's gradient is summed.
