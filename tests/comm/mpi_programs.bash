@@ -57,7 +57,7 @@ mpi_build() { # SOURCE FOLDER
   local mpi pids='' pid include library=${TRIREME_BINARY_DIR-}/libtrireme_compiled.a
   mpis=''
   include=${TRIREME_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}/include
-  # With the libraries of this build, if they are newer than all headers, each program takes half of the time to compile.
+  # With the libraries of this build, if they are newer than all headers, each program takes half of the time.
   if [ -n "${mpi_flags-}" ] || [ ! -e "$library" ] || [ -n "$(find "$include" -newer "$library" -print -quit)" ] ||
     grep -qE '^CMAKE_CXX_FLAGS:.*(-fsanitize|--coverage)' "$TRIREME_BINARY_DIR/CMakeCache.txt"; then
     library=''

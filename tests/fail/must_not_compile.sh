@@ -10,10 +10,10 @@
 # goes into reading the same headers. A pair that says `// test-compilers: g++ clang++` is left out for nvcc, which sees
 # the source as CUDA, without Eigen and fmt.
 #
-# With --together all RULE_fail.cpp of a folder are compiled as one unit likewise, and LIST gets the rules that were
-# refused: there must be as many errors as rules, each with the sentence of another one. With --unless a rule is compiled
-# alone unless LIST has it. Not in LIST are rules that share a sentence, one whose sentence is missing, since a compiler
-# may give an error once where two rules have it, and all of them if there is an error that none expects.
+# With --together all RULE_fail.cpp of a folder are compiled as one unit likewise, and LIST gets the rules that are
+# refused: there must be as many errors as rules, each with the sentence of another one. With --unless a rule is
+# compiled alone unless LIST has it. Not in LIST are rules that share a sentence, one whose sentence is missing, since a
+# compiler may give an error once where two rules have it, and all of them if there is an error that none expects.
 set -uo pipefail
 list='' together=0
 case $1 in
