@@ -22,6 +22,9 @@ def told_in(file):
 
 models = {"gpt": gpt("gpt"), "llama": llama("llama", tie_word_embeddings=False), "qwen2": llama("qwen2", "qwen2"),
           "qwen3": llama("qwen3", "qwen3", rope_theta=500000.0),
+          "llama3": llama("llama3", rope_scaling={
+              "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0,
+              "high_freq_factor": 4.0}),
           "linear": llama("linear", rope_scaling={"rope_type": "linear", "factor": 4.0}, rms_norm_eps=1e-6)}
 pieces = {chr(33 + i): i for i in range(94)} | {"Ġ": 94, "ab": 95, "<|end|>": 96}
 with open(path("gpt", "tokenizer.json"), "w", encoding="utf-8") as file:
@@ -67,7 +70,7 @@ expect(code == 0 and tensors_of(path("like.gguf")) == tensors_of(path("again.ggu
 # What is not read: a sentence, an exit code, and no file.
 export(path("llama"), "--to", "gguf", "--type", "f16", "--out", path("good.gguf"))
 llama("turned", rope_scaling={"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64,
-                              "low_freq_factor": 1.0, "high_freq_factor": 4.0})
+                              "low_freq_factor": 2.0, "high_freq_factor": 4.0})
 export(path("turned"), "--to", "gguf", "--type", "f16", "--out", path("turned.gguf"))
 with open(path("cut.gguf"), "wb") as file:
     file.write(open(path("good.gguf"), "rb").read()[:9000])

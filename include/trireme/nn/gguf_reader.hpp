@@ -12,10 +12,11 @@
 /// Models in files of llama.cpp, read: the way back of nn/gguf.hpp.
 namespace trireme::nn {
 
-/// Sets a description to what a GGUF file says: `gpt2`; `llama`, `qwen2` and `qwen3`.
+/// Sets a description to what a GGUF file says: `gpt2`; `llama`, `qwen2` and `qwen3`. Llama 3's rule of angles is in a
+/// file as the factors that it makes, and read if they are those with the numbers that all Llamas have.
 ///
 /// Errors   format_error that names the key, for another architecture, for a key that is missing or of another type,
-///          for a size out of range, and for what the model cannot be (angles with factors of their own, say).
+///          for a size out of range, and for what the model cannot be (other factors of angles, say).
 void read_gguf_description(formats::gguf::reader const& from, gpt& to);
 void read_gguf_description(formats::gguf::reader const& from, llama& to);
 
