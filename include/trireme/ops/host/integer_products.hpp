@@ -125,20 +125,17 @@ void pack_integers(std::uint8_t* to, T const* from, bool transposed, integer_lay
 }
 
 /// A strip of 4 bits a number as one of 8.
-inline void unpack_strip(std::uint8_t* to, std::uint8_t const* from, integer_layout const& layout) {
-  constexpr auto half = integer_chunk_bytes / 2;
+inline void unpack_strip(integer_kernels const& chosen, std::uint8_t* to, std::uint8_t const* from,
+                         integer_layout const& layout) {
   for (std::int64_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     if (chunk % layout.chunks_in_block() == 0) {
       std::memcpy(to, from, static_cast<std::size_t>(integer_scale_bytes));
       to += integer_scale_bytes;
       from += integer_scale_bytes;
     }
-    for (std::int64_t i = 0; i < half; ++i) {
-      to[i] = static_cast<std::uint8_t>((from[i] & 15) + 120);
-      to[half + i] = static_cast<std::uint8_t>((from[i] >> 4) + 120);
-    }
-    to += 2 * half;
-    from += half;
+    chosen.unpack(to, from);
+    to += integer_chunk_bytes;
+    from += layout.chunk_bytes();
   }
 }
 
@@ -177,7 +174,7 @@ void multiply_integers(integer_kernels const& chosen, store_rule<T> const& rule,
     auto const* w = packed;
     if (layout.form == weight_form::int4) {
       auto* const unpacked = strip_buffer.take<std::uint8_t>(layout.unpacked_bytes());
-      unpack_strip(unpacked, packed, layout);
+      unpack_strip(chosen, unpacked, packed, layout);
       w = unpacked;
     }
     for (std::int64_t r = 0; r < m;) {
