@@ -4,17 +4,14 @@
 // checkpoints, plans and compressors.
 #include "learners.hpp"
 
-#include "../watchdog.hpp"
-
 using namespace learners;
 
 TEST_CASE("learners of several ranks train as learners of one rank each", "[train][learners]") {
-  watchdog const guard("learners");
+  watchdog guard("learners");
   parallel::data const inner;
-  auto const alone = fourteen_steps.on(2, toy::steady, mesh_of(inner, {}, nesterov)).front();
-  check(inner, alone, nesterov,
+  auto const alone = ten_steps.on(2, toy::steady, mesh_of(inner, {}, nesterov)).front();
+  check(guard, inner, alone, nesterov,
         {{.ways = 2},
-         {.ways = 4},
          {.stages = 2},
          {.context = 2},
          {.tensor = 3},
@@ -22,12 +19,12 @@ TEST_CASE("learners of several ranks train as learners of one rank each", "[trai
          {.stages = 2, .context = 2},
          {.ways = 2, .tensor = 3}});
   auto streamed = nesterov;
-  streamed.period = 6, streamed.fragments = 3, streamed.delay = 4;
-  auto const in_parts = fourteen_steps.on(2, toy::steady, mesh_of(inner, {}, streamed)).front();
-  check(inner, in_parts, streamed, {{.ways = 2}, {.stages = 2}, {.ways = 2, .tensor = 3}});
+  streamed.period = 4, streamed.fragments = 2, streamed.delay = 3;
+  auto const in_parts = ten_steps.on(2, toy::steady, mesh_of(inner, {}, streamed)).front();
+  check(guard, inner, in_parts, streamed, {{.ways = 2}, {.stages = 2}, {.tensor = 3}});
   // One learner is the training that there would be without an outer step.
   auto once = nesterov;
   once.ways = 1, once.outer_learning_rate = 1, once.outer_momentum = 0;
-  auto const one = fourteen_steps.on(2, toy::steady, mesh_of(inner, {.ways = 2}, once)).front();
-  CHECK(toy::distance(one.losses, fourteen_steps.alone(toy::steady, parallel::mesh{parallel::data{}}).losses) < 1e-5);
+  auto const one = ten_steps.on(2, toy::steady, mesh_of(inner, {.ways = 2}, once)).front();
+  CHECK(toy::distance(one.losses, ten_steps.alone(toy::steady, parallel::mesh{parallel::data{}}).losses) < 1e-5);
 }
