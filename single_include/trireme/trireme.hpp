@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d0d75a1efd612c6f8321b01aa3a4e5233ac0b7fd1a8466aa83a7c4d4ba4af682
+// SHA-256 of the sources: 1ee5cd56f2ef2f2dd88d6abec436eb309e5fe2e86d51c0f01751c31233497008
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35894,16 +35894,16 @@ namespace trireme::parallel {
 ///          remains with it and is part of what it sends next.
 /// Shapes   fragments are stretches of whole tensors of about equal size, the last ones first; fragment f of F is sent
 ///          after the steps whose number, from 1, is f * period / F modulo the period.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p learners, once in `period` steps; with a
-///          compressor its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as
-///          a buffer, and the compressor's; a delay needs one more. If a learner has several ranks that hold the same
-///          part of the model, each sends and keeps its slice of all that.
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p learners, once in `period` steps; a compressor's
+///          payloads are those that it has in parallel::data. Memory: two more tensors of the size of the masters, one
+///          as a buffer, and the compressor's; a delay needs one more. If a learner has several ranks that hold the
+///          same part of the model, each sends and keeps its slice of all that.
 /// Ranks    a learner is a rank, or all ranks along the other axes of a mesh: `mesh{diloco{.ways = 2}, zero<2>{},
 ///          tensor{.ways = 2}}`, outermost first, so that a learner's ranks are neighbours. Parameters and moments
-///          differ between learners; only parameters are equal after an outer step: save a model
-///          after a multiple of `period` steps (with fragments or a delay, they are never all equal). evaluate() is the
-///          mean over learners, each with its own parameters. A checkpoint may be taken at any step, and continues with
-///          the same number of learners, of any number of ranks each.
+///          differ between learners; only parameters are equal after an outer step: save a model after a multiple of
+///          `period` steps (with fragments or a delay, they are never all equal). evaluate() is the mean over learners,
+///          each with its own parameters. A checkpoint may be taken at any step, and continues with the same number of
+///          learners, of any number of ranks each.
 /// Numerics the norm used for clipping is the root mean square of the learners' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
 ///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/gguf.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9ca6b6e9d1ca774dad27e7669d0ca69b9c5ccacc07fd75127124fc6c42b14785
+// SHA-256 of the sources: ead4e770484272283f8ed5b1fd2175b5665dbe1f3b6664d4b54097d9dc9f035f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -246,6 +246,27 @@ TRIREME_BODY gguf_model in_gguf(gpt const& model) {
   return out;
 }
 
+namespace detail {
+
+/// What Llama 3's rule divides frequencies by.
+[[nodiscard]] TRIREME_BODY std::vector<float> gguf_rotary_factors(llama const& model) {
+  auto const& angles = model.scaling;
+  auto const width = model.width();
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < width / 2; ++i) {
+    auto const turns = static_cast<double>(angles.original) *
+                       std::pow(model.rotary, -2.0 * static_cast<double>(i) / static_cast<double>(width)) /
+                       (2 * std::acos(-1.0));
+    auto const kept = turns < angles.low    ? 0.0
+                      : turns > angles.high ? 1.0
+                                            : (turns - angles.low) / (angles.high - angles.low);
+    out.push_back(static_cast<float>(1 / (kept + (1 - kept) / angles.factor)));
+  }
+  return out;
+}
+
+}  // namespace detail
+
 TRIREME_BODY gguf_model in_gguf(llama const& model) {
   using detail::gguf_size;
   using order = gguf_tensor::order;
@@ -274,6 +295,7 @@ TRIREME_BODY gguf_model in_gguf(llama const& model) {
     out.notes.emplace_back(key(".rope.scaling.type"), std::string("linear"));
     out.notes.emplace_back(key(".rope.scaling.factor"), static_cast<float>(angles.factor));
   }
+  if (by_turns) out.notes.emplace_back(key(".rope.scaling.original_context_length"), gguf_size(angles.original));
   auto const add = [&](std::string const& name, std::string const& source, shape const& extents,
                        order how = order::same) {
     out.tensors.push_back({name, extents, source, how, how == order::paired ? width : 0});
@@ -281,15 +303,7 @@ TRIREME_BODY gguf_model in_gguf(llama const& model) {
   add("token_embd.weight", "model.embed_tokens.weight", {model.vocabulary, c});
   if (by_turns) {  // what frequencies are divided by
     gguf_tensor factors{"rope_freqs.weight", {width / 2}, ""};
-    for (std::int64_t i = 0; i < width / 2; ++i) {
-      auto const turns = static_cast<double>(angles.original) *
-                         std::pow(model.rotary, -2.0 * static_cast<double>(i) / static_cast<double>(width)) /
-                         (2 * std::acos(-1.0));
-      auto const kept = turns < angles.low    ? 0.0
-                        : turns > angles.high ? 1.0
-                                              : (turns - angles.low) / (angles.high - angles.low);
-      factors.numbers.push_back(static_cast<float>(1 / (kept + (1 - kept) / angles.factor)));
-    }
+    factors.numbers = detail::gguf_rotary_factors(model);
     out.tensors.push_back(std::move(factors));
   }
   for (std::int64_t i = 0; i < model.layers; ++i) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/gguf_reader.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: afbd742842819da85c8f21f962f52ca374ab10da511b6506672bf5512da5251a
+// SHA-256 of the sources: ff00ffab5e86d1601b8ccad026215f8fe25f852b03e5cc1b0ff3f24d4b725e7b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,10 +18,11 @@
 /// Models in files of llama.cpp, read: the way back of nn/gguf.hpp.
 namespace trireme::nn {
 
-/// Sets a description to what a GGUF file says: `gpt2`; `llama`, `qwen2` and `qwen3`.
+/// Sets a description to what a GGUF file says: `gpt2`; `llama`, `qwen2` and `qwen3`. Llama 3's rule of angles is in a
+/// file as the factors that it makes, and read if they are those with the numbers that all Llamas have.
 ///
 /// Errors   format_error that names the key, for another architecture, for a key that is missing or of another type,
-///          for a size out of range, and for what the model cannot be (angles with factors of their own, say).
+///          for a size out of range, and for what the model cannot be (other factors of angles, say).
 void read_gguf_description(formats::gguf::reader const& from, gpt& to);
 void read_gguf_description(formats::gguf::reader const& from, llama& to);
 
@@ -304,6 +305,25 @@ TRIREME_BODY void write_of_gguf(formats::gguf::reader const& from, gguf_tensor c
   to.write(std::as_bytes(std::span(out)));
 }
 
+/// Llama 3's rule is in files as what it makes: the rule that all Llamas have must make the same.
+TRIREME_BODY void read_rotary_factors(formats::gguf::reader const& from, gguf_keys const& keys, llama& to) {
+  auto const& entry = from.at("rope_freqs.weight");
+  std::vector<float> factors(static_cast<std::size_t>(to.width() / 2));
+  if (entry.extents != shape{to.width() / 2} || entry.type != formats::gguf::kind::f32)
+    keys.refuse("the tensor \"rope_freqs.weight\" has the shape ", to_string(entry.extents));
+  from.read(entry, 0, std::span(factors));
+  to.scaling.factor = factors.empty() ? 1 : static_cast<double>(*std::ranges::max_element(factors));
+  to.scaling.original = keys.size_if("rope.scaling.original_context_length").value_or(8192);
+  to.scaling.low = 1, to.scaling.high = 4;
+  bool const same = to.scaling.factor > 1 && std::ranges::equal(gguf_rotary_factors(to), factors, [](float a, float b) {
+                      return std::abs(a - b) <= 1e-5F * std::abs(b);
+                    });
+  if (!same) {
+    keys.refuse("it has factors of angles, \"rope_freqs.weight\", that Llama 3's rule with 1, 4 and ",
+                to.scaling.original, " does not make; take Hugging Face's files of this model");
+  }
+}
+
 template <class Model>
 std::uint64_t write_pretrained_of(formats::gguf::reader const& from, std::string const& directory,
                                   formats::file_system& files) {
@@ -323,6 +343,7 @@ std::uint64_t write_pretrained_of(formats::gguf::reader const& from, std::string
       keys.refuse("the tensor \"", each.name, "\" has the shape ", to_string(found), ", but that of the model has ",
                   to_string(each.extents));
     }
+    if (each.source.empty()) continue;
     bool const turned = each.how == gguf_tensor::order::transposed;
     entries.push_back({each.source, dtype::f32, turned ? shape{each.extents[1], each.extents[0]} : each.extents});
   }
@@ -352,7 +373,9 @@ std::uint64_t write_pretrained_of(formats::gguf::reader const& from, std::string
   formats::directory const in(directory, files);
   formats::safetensors::writer to(in, std::string(formats::weight_file), std::move(entries),
                                   {{"format", "pt"}, {"writer", "trireme"}});
-  for (auto const& each : expected.tensors) write_of_gguf(from, each, to);
+  for (auto const& each : expected.tensors) {
+    if (!each.source.empty()) write_of_gguf(from, each, to);
+  }
   formats::file_set set;
   set.add(to.content());
   for (auto const& [name, content] : made) set.add(in, name, formats::json::to_string(content, 1) + "\n");
@@ -407,10 +430,7 @@ TRIREME_BODY void read_gguf_description(formats::gguf::reader const& from, llama
       keys.refuse("angles are scaled by the rule \"", scaled->substr(0, 80), "\"; \"linear\" is read");
     to.scaling.factor = keys.number("rope.scaling.factor", 1);
   }
-  if (keys.has_tensor("rope_freqs.weight"))
-    keys.refuse(
-        "it has factors of angles, \"rope_freqs.weight\", of which Llama 3's rule cannot be told; "
-        "take Hugging Face's files of this model");
+  if (keys.has_tensor("rope_freqs.weight")) detail::read_rotary_factors(from, keys, to);
   if (kind == "llama" && keys.has_tensor("blk.0.ffn_gate_inp.weight"))
     keys.refuse("it has experts, and nn::llama has none");
   to.tied = !keys.has_tensor("output.weight");

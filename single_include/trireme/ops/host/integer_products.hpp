@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/host/integer_products.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 589435f18d1472c6afd2383bea6a015718606cf1ec88e631c870c9731ca5ac99
+// SHA-256 of the sources: c38b0d35aed4f3df6c6eef017b70c3fb24d53dde5c75fb7d25527f8a37ee6399
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -75,6 +75,7 @@ struct integer_kernels {
   void (*tile)(integer_job const&);
   void (*four)(integer_job const&);
   void (*one)(integer_job const&);
+  void (*unpack)(std::uint8_t* to, std::uint8_t const* from);  // a strip's chunk of 4 bits a number to 8
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
 };
@@ -142,6 +143,14 @@ void integer_tile(integer_job const& job) {
       for (std::size_t j = 0; j < integer_strip; ++j)
         c[j] = std::fma(static_cast<float>(sums[j]), scale * scales[j], c[j]);
     }
+  }
+}
+
+inline void integer_unpack(std::uint8_t* to, std::uint8_t const* from) {
+  constexpr auto half = integer_chunk_bytes / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    to[i] = static_cast<std::uint8_t>((from[i] & 15) + 120);
+    to[half + i] = static_cast<std::uint8_t>((from[i] >> 4) + 120);
   }
 }
 
@@ -238,6 +247,17 @@ inline void integer_row(integer_row_job<T> const& job) {
   }
 }
 
+inline void integer_unpack(std::uint8_t* to, std::uint8_t const* from) {
+  constexpr auto half = integer_chunk_bytes / 2;
+  __m256i const low = _mm256_set1_epi8(15), less = _mm256_set1_epi8(120);
+  for (std::int64_t i = 0; i < half; i += 32) {
+    __m256i const both = _mm256_loadu_si256(m256i_at(from + i));
+    __m256i const high = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+    _mm256_storeu_si256(m256i_at(to + i), _mm256_add_epi8(_mm256_and_si256(both, low), less));
+    _mm256_storeu_si256(m256i_at(to + half + i), _mm256_add_epi8(high, less));
+  }
+}
+
 TRIREME_INLINE __m256i integer_begin(std::int32_t begin) { return _mm256_set1_epi32(begin); }
 TRIREME_INLINE __m256i integer_none(std::int32_t) { return _mm256_setzero_si256(); }
 TRIREME_INLINE __m256i integer_all(int word) { return _mm256_set1_epi32(word); }
@@ -266,8 +286,15 @@ TRIREME_TARGET_END
 TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avxvnni")
 namespace trireme::ops::detail::avx_vnni {
 
+/// The intrinsic, but with g++ always in a register of its own: g++ 12 otherwise copies and stores sums in each step,
+/// and products take more than twice the time.
 TRIREME_INLINE __m256i integer_products(__m256i sum, __m256i w, __m256i x) {
+#if defined(__clang__)
   return _mm256_dpbusd_avx_epi32(sum, w, x);
+#else
+  asm("{%{vex%} vpdpbusd\t%2, %1, %0|%{vex%} vpdpbusd\t%0, %1, %2}" : "+x"(sum) : "x"(w), "x"(x));
+  return sum;
+#endif
 }
 template <int Rows>
 inline void integer_tile(integer_job const& job) {
@@ -313,7 +340,14 @@ inline void integer_row(integer_row_job<T> const& job) {
 
 TRIREME_INLINE __m512i integer_all(int word) { return _mm512_set1_epi32(word); }
 TRIREME_INLINE __m512i integer_load(std::uint8_t const* at) { return _mm512_loadu_si512(at); }
-TRIREME_INLINE __m512i integer_products(__m512i sum, __m512i w, __m512i x) { return _mm512_dpbusd_epi32(sum, w, x); }
+TRIREME_INLINE __m512i integer_products(__m512i sum, __m512i w, __m512i x) {
+#if defined(__clang__)
+  return _mm512_dpbusd_epi32(sum, w, x);
+#else
+  asm("{vpdpbusd\t%2, %1, %0|vpdpbusd\t%0, %1, %2}" : "+v"(sum) : "v"(w), "v"(x));
+  return sum;
+#endif
+}
 TRIREME_INLINE void integer_scaled(float* c, __m512i sum, float x_scale, float const* scales, bool first) {
   __m512 const by = _mm512_mul_ps(_mm512_set1_ps(x_scale), _mm512_loadu_ps(scales));
   __m512 const before = first ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
@@ -386,28 +420,29 @@ namespace trireme::ops::detail {
 /// The kernels that this CPU has, slowest first.
 [[nodiscard]] inline std::vector<integer_kernels> const& all_integer_kernels() {
   static std::vector<integer_kernels> const all = [] {
-    std::vector<integer_kernels> found{{"baseline", cpu_level::baseline, baseline::integer_row<float>,
-                                        baseline::integer_row<bfloat16>, 4, false, baseline::integer_tile<4>,
-                                        baseline::integer_tile<4>, baseline::integer_tile<1>}};
+    std::vector<integer_kernels> found{
+        {"baseline", cpu_level::baseline, baseline::integer_row<float>, baseline::integer_row<bfloat16>, 4, false,
+         baseline::integer_tile<4>, baseline::integer_tile<4>, baseline::integer_tile<1>, baseline::integer_unpack}};
 #if TRIREME_X86
     auto const most = available();
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (most < cpu_level::avx2) return found;
     found.push_back({"avx2", cpu_level::avx2, avx2::integer_row<float>, avx2::integer_row<bfloat16>, 4, false,
-                     avx2::integer_tile<4>, avx2::integer_tile<4>, avx2::integer_tile<1>});
+                     avx2::integer_tile<4>, avx2::integer_tile<4>, avx2::integer_tile<1>, avx2::integer_unpack});
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4)) != 0) {
       found.push_back({"avx_vnni", cpu_level::avx2, avx2::integer_row<float>, avx2::integer_row<bfloat16>, 6, false,
-                       avx_vnni::integer_tile<6>, avx_vnni::integer_tile<4>, avx_vnni::integer_tile<1>});
+                       avx_vnni::integer_tile<6>, avx_vnni::integer_tile<4>, avx_vnni::integer_tile<1>,
+                       avx2::integer_unpack});
     }
     if (most < cpu_level::avx512 || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return found;
     if ((c & (1U << 11)) == 0) return found;
     found.push_back({"avx512_vnni", cpu_level::avx512, avx512_vnni::integer_row<float>,
                      avx512_vnni::integer_row<bfloat16>, 12, false, avx512_vnni::integer_tile<12>,
-                     avx512_vnni::integer_tile<4>, avx512_vnni::integer_tile<1>});
+                     avx512_vnni::integer_tile<4>, avx512_vnni::integer_tile<1>, avx2::integer_unpack});
     if (most < cpu_level::amx || (d & (1U << 25)) == 0) return found;
     found.push_back({"amx_int8", cpu_level::amx, avx512_vnni::integer_row<float>, avx512_vnni::integer_row<bfloat16>,
                      32, true, avx512_vnni::integer_tiles<integer_tile_registers>, avx512_vnni::integer_tile<4>,
-                     avx512_vnni::integer_tile<1>, tile_registers::begin, tile_registers::end});
+                     avx512_vnni::integer_tile<1>, avx2::integer_unpack, tile_registers::begin, tile_registers::end});
 #endif
     return found;
   }();
@@ -538,20 +573,17 @@ void pack_integers(std::uint8_t* to, T const* from, bool transposed, integer_lay
 }
 
 /// A strip of 4 bits a number as one of 8.
-inline void unpack_strip(std::uint8_t* to, std::uint8_t const* from, integer_layout const& layout) {
-  constexpr auto half = integer_chunk_bytes / 2;
+inline void unpack_strip(integer_kernels const& chosen, std::uint8_t* to, std::uint8_t const* from,
+                         integer_layout const& layout) {
   for (std::int64_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     if (chunk % layout.chunks_in_block() == 0) {
       std::memcpy(to, from, static_cast<std::size_t>(integer_scale_bytes));
       to += integer_scale_bytes;
       from += integer_scale_bytes;
     }
-    for (std::int64_t i = 0; i < half; ++i) {
-      to[i] = static_cast<std::uint8_t>((from[i] & 15) + 120);
-      to[half + i] = static_cast<std::uint8_t>((from[i] >> 4) + 120);
-    }
-    to += 2 * half;
-    from += half;
+    chosen.unpack(to, from);
+    to += integer_chunk_bytes;
+    from += layout.chunk_bytes();
   }
 }
 
@@ -590,7 +622,7 @@ void multiply_integers(integer_kernels const& chosen, store_rule<T> const& rule,
     auto const* w = packed;
     if (layout.form == weight_form::int4) {
       auto* const unpacked = strip_buffer.take<std::uint8_t>(layout.unpacked_bytes());
-      unpack_strip(unpacked, packed, layout);
+      unpack_strip(chosen, unpacked, packed, layout);
       w = unpacked;
     }
     for (std::int64_t r = 0; r < m;) {

@@ -412,10 +412,9 @@ namespace trireme::ops::detail {
 /// The kernels that this CPU has, slowest first.
 [[nodiscard]] inline std::vector<integer_kernels> const& all_integer_kernels() {
   static std::vector<integer_kernels> const all = [] {
-    std::vector<integer_kernels> found{{"baseline", cpu_level::baseline, baseline::integer_row<float>,
-                                        baseline::integer_row<bfloat16>, 4, false, baseline::integer_tile<4>,
-                                        baseline::integer_tile<4>, baseline::integer_tile<1>,
-                                        baseline::integer_unpack}};
+    std::vector<integer_kernels> found{
+        {"baseline", cpu_level::baseline, baseline::integer_row<float>, baseline::integer_row<bfloat16>, 4, false,
+         baseline::integer_tile<4>, baseline::integer_tile<4>, baseline::integer_tile<1>, baseline::integer_unpack}};
 #if TRIREME_X86
     auto const most = available();
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -424,7 +423,8 @@ namespace trireme::ops::detail {
                      avx2::integer_tile<4>, avx2::integer_tile<4>, avx2::integer_tile<1>, avx2::integer_unpack});
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4)) != 0) {
       found.push_back({"avx_vnni", cpu_level::avx2, avx2::integer_row<float>, avx2::integer_row<bfloat16>, 6, false,
-                       avx_vnni::integer_tile<6>, avx_vnni::integer_tile<4>, avx_vnni::integer_tile<1>, avx2::integer_unpack});
+                       avx_vnni::integer_tile<6>, avx_vnni::integer_tile<4>, avx_vnni::integer_tile<1>,
+                       avx2::integer_unpack});
     }
     if (most < cpu_level::avx512 || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return found;
     if ((c & (1U << 11)) == 0) return found;
