@@ -474,7 +474,10 @@ class distributed_parameters {
     }
   }
   [[nodiscard]] parallel::partition const& moved() const noexcept {
-    return replicas_differ && !sharded && summed_.size() > 1 ? moved_.own() : own_;
+    if constexpr (replicas_differ && !sharded) {
+      if (summed_.size() > 1) return moved_.own();
+    }
+    return own_;
   }
   void list_segments(parallel::partition const& of, std::vector<segment_type>& all,
                      std::vector<tensor_view<param_element, space>>* outputs) {
