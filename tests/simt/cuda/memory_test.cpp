@@ -48,7 +48,12 @@ struct finished_at_end {
   finished_at_end() = default;
   finished_at_end(finished_at_end const&) = delete;
   finished_at_end& operator=(finished_at_end const&) = delete;
-  ~finished_at_end() { cuda::finish(); }
+  ~finished_at_end() {
+    try {
+      cuda::finish();
+    } catch (device_error const&) {  // a device that has failed has ended them, too
+    }
+  }
 };
 /// Three steps of a training, and what each of them asked, as rank 0 sees it. With several ranks the steps of others
 /// overlap with them.
