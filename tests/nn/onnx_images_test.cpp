@@ -1,6 +1,7 @@
 // test-sanitize: none
 #include "trireme/nn/onnx_images.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -110,7 +111,17 @@ void add(kept& to, Model const& model, std::string const& kind, scratch const& d
         CHECK_FALSE(std::filesystem::exists(dir / ("made_" + kind + "/genai_config.json")));
       }
     }
-    auto const logits = trainer.predict(tensor_view<float const>(pixels.data(), {seen, height, width, channels}));
+    tensor_view<float const> const some(pixels.data(), {seen, height, width, channels});
+    auto const logits = trainer.predict(some);
+    if constexpr (requires { model.in_files(); }) {  // and it is that model again after reading them
+      CHECK(nn::read_description<Model>(dir / kind) == model);
+      trainer.fit(data, {.steps = 6, .batch = 6});
+      auto const changed = trainer.predict(some);
+      load_pretrained(trainer, dir / kind);
+      auto const again = trainer.predict(some);
+      CHECK_FALSE(std::ranges::equal(changed.span(), logits.span()));
+      CHECK(std::ranges::equal(again.span(), logits.span()));
+    }
     if (world.rank() != 0) return;
     to.add("images_" + kind + "/x", tensor_view<float const>(pixels.data(), {seen, height, width, channels}));
     to.add("images_" + kind + "/y", logits.view());
