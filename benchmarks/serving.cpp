@@ -1,6 +1,6 @@
 // serving [fp32|bf16|int8|int4]... [DIRECTORY]: tokens a second of serve::engine with 1, 4 and 16 streams, one JSON
-// object a row: answers of 64 tokens to prompts of 128. The model is a LLaMA of 32 million random parameters, or that in
-// DIRECTORY. int8 and int4 have products of integers, and are otherwise bf16. Of several kinds of numbers (default:
+// object a row: answers of 64 tokens to prompts of 128. The model is a LLaMA of 32 million random parameters, or that
+// in DIRECTORY. int8 and int4 have products of integers, and are otherwise bf16. Of several kinds of numbers (default:
 // fp32) each is measured in turn, three times, and the row has the medians.
 #include <algorithm>
 #include <chrono>
@@ -74,8 +74,7 @@ void measure(candidate& of, int streams, candidate::figures& into) {
     serve::request one{.max_tokens = answer, .temperature = 0};
     for (std::int64_t t = 0; t < prompt; ++t) {
       auto const at = static_cast<std::uint64_t>(stream * 1000 + t);
-      one.prompt.push_back(
-          static_cast<std::int32_t>(mix(at) % static_cast<std::uint64_t>(of.decoder().vocabulary())));
+      one.prompt.push_back(static_cast<std::int32_t>(mix(at) % static_cast<std::uint64_t>(of.decoder().vocabulary())));
     }
     engine.submit(one, [&answers, first = true](serve::event const&) mutable {
       if (std::exchange(first, false)) ++answers;

@@ -7,8 +7,8 @@
 // (0: all) and of these from the most probable that together reach the probability P (1). Keys and values of earlier
 // tokens are cached, so that each is computed once. Tokens are those of FILE, a tokenizer.json or a .model of
 // sentencepiece; without it those of tokenizer.json or tokenizer.model in DIR, and if there is none, bytes. The text
-// ends early at an end token (eos_token_id) of generation_config.json or config.json. With --weights, products are those
-// of integers (docs/serving.md).
+// ends early at an end token (eos_token_id) of generation_config.json or config.json. With --weights, products are
+// those of integers (docs/serving.md).
 //
 // If DIR is -, it first trains a tiny model on one line of text and writes it to ./model.
 //

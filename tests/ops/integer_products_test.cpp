@@ -26,7 +26,8 @@ namespace {
 template <class T>
 std::vector<T> wave(std::int64_t n, float salt) {
   std::vector<T> out;
-  for (std::int64_t i = 0; i < n; ++i) out.push_back(T(std::sin(salt + 0.37F * static_cast<float>(i * i % 997)) * (i % 91 == 0 ? 9.0F : 1.0F)));
+  for (std::int64_t i = 0; i < n; ++i)
+    out.push_back(T(std::sin(salt + 0.37F * static_cast<float>(i * i % 997)) * (i % 91 == 0 ? 9.0F : 1.0F)));
   return out;
 }
 
@@ -61,7 +62,8 @@ block rounded_row(std::vector<float> const& from) {
 
 /// x (m, k) times w, (k, n) or (n, k), in plain loops.
 template <class T>
-std::vector<float> plain(std::vector<T> const& x, std::vector<T> const& w, bool transposed, std::int64_t m, std::int64_t n, std::int64_t k, weight_form form) {
+std::vector<float> plain(std::vector<T> const& x, std::vector<T> const& w, bool transposed, std::int64_t m,
+                         std::int64_t n, std::int64_t k, weight_form form) {
   bool const eight = form == weight_form::int8;
   std::int64_t const length = eight ? 256 : 64;
   std::vector<float> y(static_cast<std::size_t>(m * n));
@@ -70,7 +72,8 @@ std::vector<float> plain(std::vector<T> const& x, std::vector<T> const& w, bool 
     std::vector<block> rows, columns;
     for (std::int64_t i = 0; i < m; ++i) {
       std::vector<float> some;
-      for (std::int64_t j = 0; j < count; ++j) some.push_back(static_cast<float>(x[static_cast<std::size_t>(i * k + first + j)]));
+      for (std::int64_t j = 0; j < count; ++j)
+        some.push_back(static_cast<float>(x[static_cast<std::size_t>(i * k + first + j)]));
       rows.push_back(rounded_row(some));
     }
     for (std::int64_t i = 0; i < n; ++i) {
@@ -82,7 +85,8 @@ std::vector<float> plain(std::vector<T> const& x, std::vector<T> const& w, bool 
     for (std::size_t i = 0; i < rows.size(); ++i) {
       for (std::size_t j = 0; j < columns.size(); ++j) {
         std::int64_t sum = 0;
-        for (std::size_t e = 0; e < rows[i].integers.size(); ++e) sum += std::int64_t{rows[i].integers[e]} * columns[j].integers[e];
+        for (std::size_t e = 0; e < rows[i].integers.size(); ++e)
+          sum += std::int64_t{rows[i].integers[e]} * columns[j].integers[e];
         auto& to = y[i * columns.size() + j];
         to = std::fma(static_cast<float>(sum), rows[i].scale * columns[j].scale, to);
       }
@@ -92,7 +96,8 @@ std::vector<float> plain(std::vector<T> const& x, std::vector<T> const& w, bool 
 }
 
 template <class T>
-std::vector<float> with(integer_kernels const& kernels, std::vector<T> const& x, std::vector<T> const& w, bool transposed, std::int64_t m, integer_layout const& layout) {
+std::vector<float> with(integer_kernels const& kernels, std::vector<T> const& x, std::vector<T> const& w,
+                        bool transposed, std::int64_t m, integer_layout const& layout) {
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(layout.bytes()) + 64);
   auto* const at = packed.data() + (64 - reinterpret_cast<std::uintptr_t>(packed.data()) % 64);
   ops::detail::pack_integers(at, w.data(), transposed, layout);
@@ -105,8 +110,8 @@ std::vector<float> with(integer_kernels const& kernels, std::vector<T> const& x,
 }
 
 #if TRIREME_X86
-/// An emulation of products of integer tiles: signed ones of the left tile, unsigned ones of the right one. After [Intel,
-/// "Software Developer's Manual", volume 2, TDPBSUD].
+/// An emulation of products of integer tiles: signed ones of the left tile, unsigned ones of the right one. After
+/// [Intel, "Software Developer's Manual", volume 2, TDPBSUD].
 struct integer_tile_model : tile_model {
   template <int Sums, int Left, int Right>
   static void multiply_integers() {
@@ -153,9 +158,11 @@ struct level_guard {
 TEST_CASE("products of integers are those of plain loops at each level", "[ops]") {
   for (auto const& kernels : kernels_to_test()) {
     for (auto const form : {weight_form::int8, weight_form::int4}) {
-      for (auto const& [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{1, 5, 3}, {3, 33, 64}, {4, 64, 65}, {13, 31, 256}, {47, 70, 580}, {64, 32, 300}}) {
+      for (auto const& [m, n, k] : std::vector<std::array<std::int64_t, 3>>{
+               {1, 5, 3}, {3, 33, 64}, {4, 64, 65}, {13, 31, 256}, {47, 70, 580}, {64, 32, 300}}) {
         for (bool const transposed : {false, true}) {
-          INFO(kernels.name << ", " << name_of(form) << ", " << m << " rows, " << n << " columns, " << k << (transposed ? " transposed" : ""));
+          INFO(kernels.name << ", " << name_of(form) << ", " << m << " rows, " << n << " columns, " << k
+                            << (transposed ? " transposed" : ""));
           auto const x = wave<float>(m * k, 1), w = wave<float>(n * k, 2);
           CHECK(with(kernels, x, w, transposed, m, {form, k, n}) == plain(x, w, transposed, m, n, k, form));
         }
@@ -173,7 +180,8 @@ TEST_CASE("the largest numbers do not overflow, and what is not finite stays so"
     INFO(kernels.name);
     for (float const sign : {1.0F, -1.0F}) {
       std::vector<float> const x(2 * 512, sign), w(512 * 3, 1);
-      for (auto const each : with(kernels, x, w, true, 2, {weight_form::int8, 512, 3})) CHECK(each == Approx(sign * 512));
+      for (auto const each : with(kernels, x, w, true, 2, {weight_form::int8, 512, 3}))
+        CHECK(each == Approx(sign * 512));
     }
     constexpr auto infinity = std::numeric_limits<float>::infinity();
     for (float const bad : {infinity, std::numeric_limits<float>::quiet_NaN()}) {
@@ -197,7 +205,8 @@ TEST_CASE("the largest numbers do not overflow, and what is not finite stays so"
 
 TEST_CASE("weights that are made meanwhile are multiplied as integers, with what is around a product", "[ops]") {
   static constexpr std::int64_t m = 20, n = 48, k = 200;
-  auto const x = wave<float>(m * k, 1), w = wave<float>(n * k, 2), bias = wave<float>(n, 3), residual = wave<float>(m * n, 4);
+  auto const x = wave<float>(m * k, 1), w = wave<float>(n * k, 2), bias = wave<float>(n, 3),
+             residual = wave<float>(m * n, 4);
   tensor_view<float const> const values(w.data(), {n, k}), left(x.data(), {m, k});
   ops::weights<float, host> before(values, ops::orientation::out_in);
   auto const product = [&](ops::weights<float, host>& by, std::int64_t rows = 20) {

@@ -38,7 +38,8 @@ struct one_tensor {
   }
   template <class Optimizer>
   void step(Optimizer const& optimizer, std::int64_t step) {
-    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = std::cos(static_cast<float>(i * i) + 2.3F * static_cast<float>(step));
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      gradient[i] = std::cos(static_cast<float>(i * i) + 2.3F * static_cast<float>(step));
     std::vector<tensor_view<float>> views;
     if (moments.empty()) moments.resize(optimizer.moment_names.size());
     for (std::size_t m = 0; m < moments.size(); ++m) {
@@ -47,8 +48,10 @@ struct one_tensor {
       views.emplace_back(moments[m].data(), extents);
     }
     std::vector<tensor_view<float>> const outputs{{read.data(), info.extents}};
-    optimizer.update(tensor_update<env>{info, {value.data(), info.extents}, views, {gradient.data(), info.extents}, 1, outputs, scratch},
-                     step);
+    optimizer.update(
+        tensor_update<env>{
+            info, {value.data(), info.extents}, views, {gradient.data(), info.extents}, 1, outputs, scratch},
+        step);
     scratch.reset();
   }
 };
@@ -130,7 +133,8 @@ TEST_CASE("chosen elements stay zero under each kind of optimizer, and the other
 }
 
 TEST_CASE("a run that begins with pruned values chooses the same zeros", "[optim]") {
-  optim::pruned const optimizer{optim::adamw{.learning_rate = 0.1}, {{.names = "*", .two_of_four = true, .rows_are_outputs = true}}};
+  optim::pruned const optimizer{optim::adamw{.learning_rate = 0.1},
+                                {{.names = "*", .two_of_four = true, .rows_are_outputs = true}}};
   one_tensor first({"w", {4, 8}});
   for (std::int64_t t = 0; t < 3; ++t) first.step(optimizer, t);
   one_tensor second({"w", {4, 8}});
@@ -142,12 +146,15 @@ TEST_CASE("a run that begins with pruned values chooses the same zeros", "[optim
 
 TEST_CASE("what cannot be pruned is refused", "[optim]") {
   optim::pruned const fours{optim::adamw{}, {{.names = "*", .two_of_four = true}}};
-  CHECK(sentence_of<config_error>([&] { static_cast<void>(fours.moment_shape(2, {"h.weight", {6, 4}})); }) ==
-        "trireme::optim::pruned: h.weight has 6 inputs, which do not divide by four; leave it out of .names, or prune it "
-        "by .ratio");
+  CHECK(
+      sentence_of<config_error>([&] {
+        static_cast<void>(fours.moment_shape(2, {"h.weight", {6, 4}}));
+      }) ==
+      "trireme::optim::pruned: h.weight has 6 inputs, which do not divide by four; leave it out of .names, or prune it "
+      "by .ratio");
   CHECK(fours.moment_shape(2, {"h.bias", {6}}) == shape{0});
   CHECK_THROWS_AS((optim::pruned{optim::adamw{}, {{.names = "*", .ratio = 1}}}.validate()), config_error);
   CHECK_THROWS_AS((optim::pruned{optim::adamw{}, {{.names = "*", .after = -1}}}.validate()), config_error);
-  CHECK(to_string(optim::pruned{optim::adamw{}, {{.names = "a b", .two_of_four = true}}}).find(
-            "optim::pruned<optim::adamw>{optim::adamw{.learning_rate = 0.001") == 0);
+  CHECK(to_string(optim::pruned{optim::adamw{}, {{.names = "a b", .two_of_four = true}}})
+            .find("optim::pruned<optim::adamw>{optim::adamw{.learning_rate = 0.001") == 0);
 }

@@ -215,7 +215,8 @@ TEST_CASE("log-probabilities of a prompt are those of whole predictions", "[serv
   }
 }
 
-TEST_CASE("with products of integers a request's tokens do not depend on others, and are almost as probable", "[serve]") {
+TEST_CASE("with products of integers a request's tokens do not depend on others, and are almost as probable",
+          "[serve]") {
   watchdog dog("integers");
   nn::llama const model{.vocabulary = 37, .context = 64, .layers = 2, .heads = 4, .key_heads = 2, .channels = 64};
   constexpr std::uint64_t requests = 5;

@@ -93,13 +93,16 @@ std::map<std::string, std::vector<bool>> zeros_of(outcome const& in) {
 TEST_CASE("pruned runs have the same bits under each strategy and when resumed, and their zeros stay", "[train]") {
   std::vector<optim::pruning> const list{{.names = "layers.1.weight", .ratio = 0.75, .after = 2},
                                          {.names = "*.weight layers.0.bias", .two_of_four = true}};
-  for (any_optimizer const& optimizer : {any_optimizer(optim::pruned{optim::adamw{.learning_rate = 1e-2, .clip = 0.1}, list}),
-                                         any_optimizer(optim::pruned{optim::muon{}, list})}) {
+  for (any_optimizer const& optimizer :
+       {any_optimizer(optim::pruned{optim::adamw{.learning_rate = 1e-2, .clip = 0.1}, list}),
+        any_optimizer(optim::pruned{optim::muon{}, list})}) {
     auto const serial = run(optimizer, false, {.steps = 6});
     auto const early = run(optimizer, false, {.steps = 3});
     auto const zeros = zeros_of(serial);
     CHECK(zeros == zeros_of(early));
-    auto const found = [&](std::string const& name) { return std::count(zeros.at(name).begin(), zeros.at(name).end(), true); };
+    auto const found = [&](std::string const& name) {
+      return std::count(zeros.at(name).begin(), zeros.at(name).end(), true);
+    };
     CHECK(found("layers.0.weight") == 4 * 20 / 2);
     CHECK(found("layers.1.weight") == 20 * 48 * 3 / 4);
     CHECK(found("layers.2.weight") == 48 * 2 / 2);

@@ -21,12 +21,12 @@ namespace trireme::optim {
 
 /// Which elements of some matrices become zero.
 struct pruning {
-  std::string names;        ///< patterns, separated by spaces; * matches any characters, ? one: "*.c_fc.weight"
-  double ratio = 0.5;       ///< this share of each matrix: its elements of smallest magnitude
-  bool two_of_four = false;  ///< instead: of each four inputs of an output in order, the two of smallest magnitude
-  bool rows_are_outputs =
-      false;  ///< order of a matrix's extents: (outputs, inputs); layers of nn have (inputs, outputs), tables of words not
-  std::int64_t after = 0;  ///< updates of the dense matrix before its elements are chosen
+  std::string names;              ///< patterns, separated by spaces; * matches any characters, ? one: "*.c_fc.weight"
+  double ratio = 0.5;             ///< this share of each matrix: its elements of smallest magnitude
+  bool two_of_four = false;       ///< instead: of each four inputs of an output in order, the two of smallest magnitude
+  bool rows_are_outputs = false;  ///< order of a matrix's extents: (outputs, inputs); layers of nn have (inputs,
+                                  ///< outputs), tables of words not
+  std::int64_t after = 0;         ///< updates of the dense matrix before its elements are chosen
   friend bool operator==(pruning const&, pruning const&) = default;
 };
 
@@ -39,7 +39,8 @@ struct pruning {
 /// state: a moment of the trainer, saved and resumed with the others. A run that begins with pruned values, from
 /// load_pretrained say, chooses the same zeros again, as they are the smallest.
 ///
-/// Method   magnitude pruning [Han et al., "Learning both weights and connections for efficient neural networks", 2015];
+/// Method   magnitude pruning [Han et al., "Learning both weights and connections for efficient neural networks",
+/// 2015];
 ///          2:4 [Mishra et al., "Accelerating sparse deep neural networks", 2021].
 /// Bytes    the moments of Base, and a mask as large as one moment for matrices that match.
 /// Ranks    the owner of a matrix chooses, and sees all of it; every rank reads the same values, under every strategy
@@ -117,9 +118,10 @@ struct pruned {
         kernels::smallest(mask, value, std::llround(mine->ratio * static_cast<double>(value.size())));
       }
     }
-    update_base(tensor_update<Env>{tensor.info, value, tensor.moments, tensor.gradient, tensor.scale, {},
-                                   tensor.scratch, tensor.updates},
-                step);
+    update_base(
+        tensor_update<Env>{
+            tensor.info, value, tensor.moments, tensor.gradient, tensor.scale, {}, tensor.scratch, tensor.updates},
+        step);
     kernels::clear(value, mask);
     detail::write_outputs(tensor);
   }

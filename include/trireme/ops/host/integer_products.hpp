@@ -147,8 +147,8 @@ void store_integer_sums(store_job<T> const& job) {
 
 /// y (m, n) = rule(x (m, k) w) with the kernels `chosen`.
 template <class T>
-void multiply_integers(integer_kernels const& chosen, store_rule<T> const& rule, T const* x,
-                       std::uint8_t const* packed, std::int64_t m, integer_layout const& layout) {
+void multiply_integers(integer_kernels const& chosen, store_rule<T> const& rule, T const* x, std::uint8_t const* packed,
+                       std::int64_t m, integer_layout const& layout) {
   thread_local growing_buffer rows_buffer, scales_buffer, begin_buffer, strip_buffer;
   alignas(64) float sums[32 * integer_strip];
   auto const tiles = (m + chosen.rows - 1) / chosen.rows;
@@ -179,8 +179,9 @@ void multiply_integers(integer_kernels const& chosen, store_rule<T> const& rule,
     }
     for (std::int64_t r = 0; r < m;) {
       auto const left = m - r;
-      integer_job const job{integers + r * row, row, scales + r * blocks,       begin + r * blocks, blocks, w,
-                            layout.chunks(),         layout.chunks_in_block(), sums};
+      integer_job const job{
+          integers + r * row,       row, scales + r * blocks, begin + r * blocks, blocks, w, layout.chunks(),
+          layout.chunks_in_block(), sums};
       std::int64_t count = 1;
       if (left >= chosen.rows || (chosen.pads && left > 8)) {
         chosen.tile(job);
@@ -192,8 +193,7 @@ void multiply_integers(integer_kernels const& chosen, store_rule<T> const& rule,
         chosen.one(job);
       }
       auto const column = strip * integer_strip;
-      store_integer_sums<T>(
-          {&rule, sums, integer_strip, r, column, count, std::min(integer_strip, layout.n - column)});
+      store_integer_sums<T>({&rule, sums, integer_strip, r, column, count, std::min(integer_strip, layout.n - column)});
       r += count;
     }
   }
@@ -258,8 +258,6 @@ class integer_products {
 };
 
 /// The instructions that multiply integers here: avx512_vnni, avx_vnni, amx_int8; avx2 and baseline have none for it.
-[[nodiscard]] inline std::string_view integer_instructions() {
-  return detail::active_integer_kernels().name;
-}
+[[nodiscard]] inline std::string_view integer_instructions() { return detail::active_integer_kernels().name; }
 
 }  // namespace trireme::ops

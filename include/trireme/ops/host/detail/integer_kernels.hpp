@@ -152,42 +152,42 @@ inline void integer_unpack(std::uint8_t* to, std::uint8_t const* from) {
 #if TRIREME_X86
 
 /// A tile, `Vectors` vectors of Width columns at a time, so that all sums of a block are in registers.
-#define TRIREME_INTEGER_TILE(Rows, Vectors, Width, zero, set, load, add_products, add_scaled)                          \
-  for (std::int64_t column = 0; column < integer_strip; column += Vectors * Width) {                                   \
-    auto const* w = job.w;                                                                                             \
-    for (std::int64_t chunk = 0, b = 0; chunk < job.chunks; chunk += job.chunks_in_block, ++b) {                       \
-      auto const here = std::min(job.chunks_in_block, job.chunks - chunk);                                             \
-      auto const* const scales = elements_at<float>(w) + column;                                                       \
-      w += integer_scale_bytes + 4 * column;                                                                           \
-      decltype(set(0)) sum[std::size_t{Rows}][Vectors];                                                                \
-      TRIREME_UNROLL                                                                                                   \
-      for (int r = 0; r < Rows; ++r) {                                                                                 \
-        TRIREME_UNROLL                                                                                                 \
-        for (int v = 0; v < Vectors; ++v) sum[r][v] = zero(job.begin[r * job.blocks + b]);                             \
-      }                                                                                                                \
-      auto const* x = job.x + chunk * integer_chunk;                                                                   \
-      for (auto step = here * (integer_chunk / 4); step > 0; --step, x += 4, w += 4 * integer_strip) {                 \
-        decltype(set(0)) of[Vectors];                                                                                  \
-        TRIREME_UNROLL                                                                                                 \
-        for (int v = 0; v < Vectors; ++v) of[v] = load(w + 4 * v * Width);                                             \
-        auto const* row = x;                                                                                           \
-        TRIREME_UNROLL                                                                                                 \
-        for (int r = 0; r < Rows; ++r, row += job.x_row) {                                                             \
-          auto const four = set(integer_word(row));                                                                    \
-          TRIREME_UNROLL                                                                                               \
-          for (int v = 0; v < Vectors; ++v) sum[r][v] = add_products(sum[r][v], of[v], four);                          \
-        }                                                                                                              \
-      }                                                                                                                \
-      w -= 4 * column;                                                                                                 \
-      TRIREME_UNROLL                                                                                                   \
-      for (int r = 0; r < Rows; ++r) {                                                                                 \
-        TRIREME_UNROLL                                                                                                 \
-        for (int v = 0; v < Vectors; ++v) {                                                                            \
-          add_scaled(job.c + r * integer_strip + column + v * Width, sum[r][v], job.scales[r * job.blocks + b],        \
-                     scales + v * Width, b == 0);                                                                      \
-        }                                                                                                              \
-      }                                                                                                                \
-    }                                                                                                                  \
+#define TRIREME_INTEGER_TILE(Rows, Vectors, Width, zero, set, load, add_products, add_scaled)                   \
+  for (std::int64_t column = 0; column < integer_strip; column += Vectors * Width) {                            \
+    auto const* w = job.w;                                                                                      \
+    for (std::int64_t chunk = 0, b = 0; chunk < job.chunks; chunk += job.chunks_in_block, ++b) {                \
+      auto const here = std::min(job.chunks_in_block, job.chunks - chunk);                                      \
+      auto const* const scales = elements_at<float>(w) + column;                                                \
+      w += integer_scale_bytes + 4 * column;                                                                    \
+      decltype(set(0)) sum[std::size_t{Rows}][Vectors];                                                         \
+      TRIREME_UNROLL                                                                                            \
+      for (int r = 0; r < Rows; ++r) {                                                                          \
+        TRIREME_UNROLL                                                                                          \
+        for (int v = 0; v < Vectors; ++v) sum[r][v] = zero(job.begin[r * job.blocks + b]);                      \
+      }                                                                                                         \
+      auto const* x = job.x + chunk * integer_chunk;                                                            \
+      for (auto step = here * (integer_chunk / 4); step > 0; --step, x += 4, w += 4 * integer_strip) {          \
+        decltype(set(0)) of[Vectors];                                                                           \
+        TRIREME_UNROLL                                                                                          \
+        for (int v = 0; v < Vectors; ++v) of[v] = load(w + 4 * v * Width);                                      \
+        auto const* row = x;                                                                                    \
+        TRIREME_UNROLL                                                                                          \
+        for (int r = 0; r < Rows; ++r, row += job.x_row) {                                                      \
+          auto const four = set(integer_word(row));                                                             \
+          TRIREME_UNROLL                                                                                        \
+          for (int v = 0; v < Vectors; ++v) sum[r][v] = add_products(sum[r][v], of[v], four);                   \
+        }                                                                                                       \
+      }                                                                                                         \
+      w -= 4 * column;                                                                                          \
+      TRIREME_UNROLL                                                                                            \
+      for (int r = 0; r < Rows; ++r) {                                                                          \
+        TRIREME_UNROLL                                                                                          \
+        for (int v = 0; v < Vectors; ++v) {                                                                     \
+          add_scaled(job.c + r * integer_strip + column + v * Width, sum[r][v], job.scales[r * job.blocks + b], \
+                     scales + v * Width, b == 0);                                                               \
+        }                                                                                                       \
+      }                                                                                                         \
+    }                                                                                                           \
   }
 
 namespace trireme::ops::detail {
@@ -209,7 +209,8 @@ inline void integer_row(integer_row_job<T> const& job) {
     auto const end = std::min(job.k, first + job.block);
     __m256i most = _mm256_setzero_si256();
     for (auto i = first; i < end; i += 8) {
-      __m256i const bits = _mm256_castps_si256(lanes::load(job.from + i, static_cast<int>(std::min<std::int64_t>(8, end - i))).v);
+      __m256i const bits =
+          _mm256_castps_si256(lanes::load(job.from + i, static_cast<int>(std::min<std::int64_t>(8, end - i))).v);
       most = _mm256_max_epi32(most, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
     }
     alignas(32) std::int32_t each[8];
@@ -296,8 +297,7 @@ inline void integer_tile(integer_job const& job) {
 }  // namespace trireme::ops::detail::avx_vnni
 TRIREME_TARGET_END
 
-TRIREME_TARGET_BEGIN_(TRIREME_WIDE_
-                      "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vnni")
+TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vnni")
 namespace trireme::ops::detail::avx512_vnni {
 
 template <class T>
@@ -412,10 +412,9 @@ namespace trireme::ops::detail {
 /// The kernels that this CPU has, slowest first.
 [[nodiscard]] inline std::vector<integer_kernels> const& all_integer_kernels() {
   static std::vector<integer_kernels> const all = [] {
-    std::vector<integer_kernels> found{{"baseline", cpu_level::baseline, baseline::integer_row<float>,
-                                        baseline::integer_row<bfloat16>, 4, false, baseline::integer_tile<4>,
-                                        baseline::integer_tile<4>, baseline::integer_tile<1>,
-                                        baseline::integer_unpack}};
+    std::vector<integer_kernels> found{
+        {"baseline", cpu_level::baseline, baseline::integer_row<float>, baseline::integer_row<bfloat16>, 4, false,
+         baseline::integer_tile<4>, baseline::integer_tile<4>, baseline::integer_tile<1>, baseline::integer_unpack}};
 #if TRIREME_X86
     auto const most = available();
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -424,7 +423,8 @@ namespace trireme::ops::detail {
                      avx2::integer_tile<4>, avx2::integer_tile<4>, avx2::integer_tile<1>, avx2::integer_unpack});
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4)) != 0) {
       found.push_back({"avx_vnni", cpu_level::avx2, avx2::integer_row<float>, avx2::integer_row<bfloat16>, 6, false,
-                       avx_vnni::integer_tile<6>, avx_vnni::integer_tile<4>, avx_vnni::integer_tile<1>, avx2::integer_unpack});
+                       avx_vnni::integer_tile<6>, avx_vnni::integer_tile<4>, avx_vnni::integer_tile<1>,
+                       avx2::integer_unpack});
     }
     if (most < cpu_level::avx512 || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return found;
     if ((c & (1U << 11)) == 0) return found;
