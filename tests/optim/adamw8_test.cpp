@@ -1,6 +1,7 @@
 // test-sanitize: none
 #include "trireme/optim/adamw8.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -104,6 +105,7 @@ TEST_CASE("without masters, small updates of weights are lost to rounding, but n
     } else {
       first = tensor<bfloat16>({512}), second = tensor<bfloat16>({512});
     }
+    for (auto* const each : {&first, &second}) std::fill(each->span().begin(), each->span().end(), bfloat16{});
     std::vector<tensor_view<bfloat16>> const moments{first.view(), second.view()};
     tensor_update<env> const what{info, value.view(), moments, tensor_view<float const>(gradient.view()),
                                   1,    {},           scratch};
