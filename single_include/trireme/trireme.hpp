@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1ee5cd56f2ef2f2dd88d6abec436eb309e5fe2e86d51c0f01751c31233497008
+// SHA-256 of the sources: aa0c4e3a45a5a57c4320fcbff5cedcefb11c6475f08dbf3f0de9b762156abbe6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39644,7 +39644,10 @@ class distributed_parameters {
     }
   }
   [[nodiscard]] parallel::partition const& moved() const noexcept {
-    return replicas_differ && !sharded && summed_.size() > 1 ? moved_.own() : own_;
+    if constexpr (replicas_differ && !sharded) {
+      if (summed_.size() > 1) return moved_.own();
+    }
+    return own_;
   }
   void list_segments(parallel::partition const& of, std::vector<segment_type>& all,
                      std::vector<tensor_view<param_element, space>>* outputs) {
