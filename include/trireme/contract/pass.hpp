@@ -103,7 +103,10 @@ struct pass {
   }
   /// See product_operand::draw.
   [[nodiscard]] std::uint64_t draw() const noexcept {
-    auto const first = batch.ids.empty() ? 0 : static_cast<std::uint64_t>(batch.ids[0]);
+    std::uint64_t first = 0;  // a device's numbers of samples are in its memory, and its products draw no numbers
+    if constexpr (std::is_same_v<space, host>) {
+      if (!batch.ids.empty()) first = static_cast<std::uint64_t>(batch.ids[0]);
+    }
     return mix(mix(key.seed ^ mix(key.step)) ^ first);
   }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).

@@ -191,22 +191,28 @@ void for_each_axis(P const& policy, F&& f) {
 
 }  // namespace detail
 
+namespace detail {
+
+template <class Found, class Axis>
+void add_data_axis(Found& found, Axis const& each) {
+  if constexpr (std::is_same_v<Axis, Found>) {
+    found = each;
+  } else if constexpr (strategy<Axis> && is_learners_of_two<Found>) {
+    if constexpr (takes_local_steps<Axis>) {
+      found = Found::of(each, found.inner);
+    } else {
+      found = Found::of(found.outer, each);
+    }
+  }
+}
+
+}  // namespace detail
+
 /// The axis of a policy that splits samples; one of degree 1 if it has none.
 template <parallel_policy P>
 [[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
-  using found_type = data_axis_t<P>;
-  found_type found{};
-  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-    if constexpr (std::is_same_v<Axis, found_type>) {
-      found = each;
-    } else if constexpr (strategy<Axis> && detail::is_learners_of_two<found_type>) {
-      if constexpr (takes_local_steps<Axis>) {
-        found = found_type::of(each, found.inner);
-      } else {
-        found = found_type::of(found.outer, each);
-      }
-    }
-  });
+  data_axis_t<P> found{};
+  detail::for_each_axis(policy, [&](auto const& each) { detail::add_data_axis(found, each); });
   return found;
 }
 

@@ -6,6 +6,7 @@
 
 #include "trireme/comm/labels.hpp"
 #include "trireme/contract/communicator.hpp"
+#include "trireme/core/error.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategy_state.hpp"
@@ -20,12 +21,18 @@ class moved_slices {
   using space = typename Env::space;
   using master = typename Env::master;
   using kernels = ops::on<space>;
+  static constexpr bool can_gather = has_all_gather<Comm, master, space>;
 
  public:
   /// @param replicated  whether all ranks of the learner update everything: else there is nothing to gather.
   moved_slices(bucket_plan const& plan, Comm& learner, bool replicated)
       : own_(plan, learner.rank(), true), learner_(learner), gathers_(replicated && learner.size() > 1) {
     if (!gathers_) return;
+    if constexpr (!can_gather) {
+      throw config_error(
+          "trireme::exchange: ranks of a learner gather what each has moved, but this communicator has no "
+          "all_gather of this type; use parallel::zero within a learner, or learners of one rank");
+    }
     std::int64_t most = 0;
     for (int b = 0; b < plan.trained_buckets(); ++b)
       most = std::max(most, plan.buckets()[static_cast<std::size_t>(b)].elements);
@@ -47,7 +54,7 @@ class moved_slices {
       auto const [first, count] = own_.owned(b);
       for (auto const of : plan.tensor_ranges(b, first, count))
         kernels::copy(all_.view().flat(of.in_bucket, of.count), constant(values.master(b, of)));
-      {
+      if constexpr (can_gather) {
         auto const now = comm::labelled::as_part(learner_, comm::call_label::bucket(b, true));
         learner_.all_gather(all_.view().flat(0, elements));
       }
