@@ -196,17 +196,19 @@ template <parallel_policy P>
 [[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
   using found_type = data_axis_t<P>;
   found_type found{};
-  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-    if constexpr (std::is_same_v<Axis, found_type>) {
-      found = each;
-    } else if constexpr (strategy<Axis> && detail::is_learners_of_two<found_type>) {
-      if constexpr (takes_local_steps<Axis>) {
+  if constexpr (detail::is_learners_of_two<found_type>) {
+    detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+      if constexpr (strategy<Axis> && takes_local_steps<Axis>) {
         found = found_type::of(each, found.inner);
-      } else {
+      } else if constexpr (strategy<Axis>) {
         found = found_type::of(found.outer, each);
       }
-    }
-  });
+    });
+  } else {
+    detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+      if constexpr (std::is_same_v<Axis, found_type>) found = each;
+    });
+  }
   return found;
 }
 
