@@ -21,8 +21,9 @@ TEST_CASE("learners of several ranks train as learners of one rank each", "[trai
   auto streamed = nesterov;
   streamed.period = 4, streamed.fragments = 2, streamed.delay = 3;
   auto const in_parts = ten_steps.on(2, toy::steady, mesh_of(inner, {}, streamed)).front();
-  check(guard, inner, in_parts, streamed, {{.ways = 2}, {.stages = 2}, {.tensor = 3}});
-  // One learner is the training that there would be without an outer step.
+  check(guard, inner, in_parts, streamed, {{.ways = 2}, {.tensor = 3}});
+  // (Each stage of a pipeline divides its own tensors into fragments.) One learner is the training that there would be
+  // without an outer step.
   auto once = nesterov;
   once.ways = 1, once.outer_learning_rate = 1, once.outer_momentum = 0;
   auto const one = ten_steps.on(2, toy::steady, mesh_of(inner, {.ways = 2}, once)).front();
