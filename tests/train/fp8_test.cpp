@@ -157,7 +157,7 @@ TEST_CASE("NVFP4 has a scale in E4M3 for each 16 numbers, and for each 16 x 16 o
 
 TEST_CASE("a Hadamard matrix spreads what is large in one row, and leaves the product as it was",
           "[train][precision]") {
-  // Two operands of a weight's gradient, (33, 8): two blocks of 16 rows, and one row that is no block.
+  // Two operands of a weight's gradient, (33, 8): two blocks of 16 rows, and one row more.
   std::vector<float> x(33 * 8), dy(33 * 8);
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i] = static_cast<float>(bfloat16(std::sin(static_cast<float>(i * i % 101))));
