@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: aa0c4e3a45a5a57c4320fcbff5cedcefb11c6475f08dbf3f0de9b762156abbe6
+// SHA-256 of the sources: 3065bb2607bbcc3dbc57cdbbf48d6a38a57fda7fb90637f850b8f63a4c126060
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16349,7 +16349,10 @@ struct pass {
   }
   /// See product_operand::draw.
   [[nodiscard]] std::uint64_t draw() const noexcept {
-    auto const first = batch.ids.empty() ? 0 : static_cast<std::uint64_t>(batch.ids[0]);
+    std::uint64_t first = 0;  // a device's numbers of samples are in its memory, and its products draw no numbers
+    if constexpr (std::is_same_v<space, host>) {
+      if (!batch.ids.empty()) first = static_cast<std::uint64_t>(batch.ids[0]);
+    }
     return mix(mix(key.seed ^ mix(key.step)) ^ first);
   }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
@@ -32986,22 +32989,28 @@ void for_each_axis(P const& policy, F&& f) {
 
 }  // namespace detail
 
+namespace detail {
+
+template <class Found, class Axis>
+void add_data_axis(Found& found, Axis const& each) {
+  if constexpr (std::is_same_v<Axis, Found>) {
+    found = each;
+  } else if constexpr (strategy<Axis> && is_learners_of_two<Found>) {
+    if constexpr (takes_local_steps<Axis>) {
+      found = Found::of(each, found.inner);
+    } else {
+      found = Found::of(found.outer, each);
+    }
+  }
+}
+
+}  // namespace detail
+
 /// The axis of a policy that splits samples; one of degree 1 if it has none.
 template <parallel_policy P>
 [[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
-  using found_type = data_axis_t<P>;
-  found_type found{};
-  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-    if constexpr (std::is_same_v<Axis, found_type>) {
-      found = each;
-    } else if constexpr (strategy<Axis> && detail::is_learners_of_two<found_type>) {
-      if constexpr (takes_local_steps<Axis>) {
-        found = found_type::of(each, found.inner);
-      } else {
-        found = found_type::of(found.outer, each);
-      }
-    }
-  });
+  data_axis_t<P> found{};
+  detail::for_each_axis(policy, [&](auto const& each) { detail::add_data_axis(found, each); });
   return found;
 }
 
@@ -38612,12 +38621,18 @@ class moved_slices {
   using space = typename Env::space;
   using master = typename Env::master;
   using kernels = ops::on<space>;
+  static constexpr bool can_gather = has_all_gather<Comm, master, space>;
 
  public:
   /// @param replicated  whether all ranks of the learner update everything: else there is nothing to gather.
   moved_slices(bucket_plan const& plan, Comm& learner, bool replicated)
       : own_(plan, learner.rank(), true), learner_(learner), gathers_(replicated && learner.size() > 1) {
     if (!gathers_) return;
+    if constexpr (!can_gather) {
+      throw config_error(
+          "trireme::exchange: ranks of a learner gather what each has moved, but this communicator has no "
+          "all_gather of this type; use parallel::zero within a learner, or learners of one rank");
+    }
     std::int64_t most = 0;
     for (int b = 0; b < plan.trained_buckets(); ++b)
       most = std::max(most, plan.buckets()[static_cast<std::size_t>(b)].elements);
@@ -38639,7 +38654,7 @@ class moved_slices {
       auto const [first, count] = own_.owned(b);
       for (auto const of : plan.tensor_ranges(b, first, count))
         kernels::copy(all_.view().flat(of.in_bucket, of.count), constant(values.master(b, of)));
-      {
+      if constexpr (can_gather) {
         auto const now = comm::labelled::as_part(learner_, comm::call_label::bucket(b, true));
         learner_.all_gather(all_.view().flat(0, elements));
       }

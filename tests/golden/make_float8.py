@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes float8.txt: what the package ml-dtypes makes of floats of 8 and 4 bits (ml_dtypes 0.6.0, numpy 2.4.6).
 
-A line "format decode": the bits of the 256 (e2m1: 16) codes as floats; NaN as 7fc00000. A line "format encode": pairs of the bits
-of a float and its code: each code's own number, every number halfway between two neighbours, and the floats next to
-those on both sides; all with both signs, and the same around the end of the range, and numbers far outside of it.
+A line "format decode": the bits of the 256 (e2m1: 16) codes as floats; NaN as 7fc00000. A line "format encode": pairs
+of the bits of a float and its code: each code's own number, every number halfway between two neighbours, and the
+floats next to those on both sides; all with both signs, and the same around the end of the range, and numbers far
+outside of it.
 """
 import pathlib
 

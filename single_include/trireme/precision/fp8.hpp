@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/precision/fp8.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c88e25f47a9d957f17c22e124cf2a7b966a7bdd9d9cb32eeed84ef204d566646
+// SHA-256 of the sources: 3c8c8b0b1ef6825bdb78f1428b2072d40617ce2c85c39ef0a06a889cde075eed
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -220,7 +220,7 @@ class tiles {
   }
 
   // Blocks of 16 rows times a Hadamard matrix with signs, an orthogonal matrix: the product of two such matrices along
-  // their rows stays what it was. Rows behind the last whole block stay as they are.
+  // their rows stays what it was. Rows at the end, fewer than 16, stay as they are.
   template <class T>
   void turn(T const* in) {
     constexpr std::int64_t n = 16;

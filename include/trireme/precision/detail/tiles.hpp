@@ -210,7 +210,7 @@ class tiles {
   }
 
   // Blocks of 16 rows times a Hadamard matrix with signs, an orthogonal matrix: the product of two such matrices along
-  // their rows stays what it was. Rows behind the last whole block stay as they are.
+  // their rows stays what it was. Rows at the end, fewer than 16, stay as they are.
   template <class T>
   void turn(T const* in) {
     constexpr std::int64_t n = 16;
