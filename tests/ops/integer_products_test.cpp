@@ -65,7 +65,7 @@ template <class T>
 std::vector<float> plain(std::vector<T> const& x, std::vector<T> const& w, bool transposed, std::int64_t m,
                          std::int64_t n, std::int64_t k, weight_form form) {
   bool const eight = form == weight_form::int8;
-  std::int64_t const length = eight ? 256 : 64;
+  std::int64_t const length = eight ? 128 : 64;
   std::vector<float> y(static_cast<std::size_t>(m * n));
   for (std::int64_t first = 0; first < k; first += length) {
     auto const count = std::min(length, k - first);
@@ -207,8 +207,8 @@ TEST_CASE("weights that are made meanwhile are multiplied as integers, with what
   static constexpr std::int64_t m = 20, n = 48, k = 200;
   auto const x = wave<float>(m * k, 1), w = wave<float>(n * k, 2), bias = wave<float>(n, 3),
              residual = wave<float>(m * n, 4);
-  tensor_view<float const> const values(w.data(), {n, k}), left(x.data(), {m, k});
-  ops::weights<float, host> before(values, ops::orientation::out_in);
+  tensor_view<float const> const values(w.data(), {k, n}), left(x.data(), {m, k});
+  ops::weights<float, host> before(values, ops::orientation::in_out);
   auto const product = [&](ops::weights<float, host>& by, std::int64_t rows = 20) {
     std::vector<float> y(static_cast<std::size_t>(rows * n));
     ops::on<host>::linear(tensor_view<float>(y.data(), {rows, n}), left.rows(m - rows, rows), by,
@@ -222,7 +222,7 @@ TEST_CASE("weights that are made meanwhile are multiplied as integers, with what
     std::vector<float> rounded;
     {
       ops::integer_products const scope(form);
-      ops::weights<float, host> inside(values, ops::orientation::out_in);
+      ops::weights<float, host> inside(values, ops::orientation::in_out);
       rounded = product(inside);
       CHECK(product(before) == exact);
       CHECK(rounded != exact);
@@ -248,7 +248,13 @@ TEST_CASE("weights that are made meanwhile are multiplied as integers, with what
     }
     INFO(name_of(form) << " relative error " << std::sqrt(errors / squares));
     CHECK(std::sqrt(errors / squares) < most);
-    ops::weights<float, host> after(values, ops::orientation::out_in);
+    {
+      ops::integer_products const scope(weight_form::int4);  // tables of words have 8 bits
+      ops::weights<float, host> table(values.reshaped({n, k}), ops::orientation::out_in);
+      static_cast<void>(product(table));
+      CHECK(table.packed_bytes() > n * k);
+    }
+    ops::weights<float, host> after(values, ops::orientation::in_out);
     CHECK(product(after) == exact);
   }
   CHECK(ops::weight_form_of("int4") == weight_form::int4);

@@ -20,8 +20,8 @@ namespace trireme::ops {
 
 /// What weights are rounded to for products of integers.
 enum class weight_form {
-  int8,  ///< 8 bits, a scale for each output and 256 inputs
-  int4,  ///< 4 bits, a scale for each output and 64 inputs
+  int8,  ///< 8 bits, a scale for each output and 128 inputs
+  int4,  ///< 4 bits, a scale for each output and 64 inputs; tables of words (orientation::out_in) have int8
 };
 [[nodiscard]] constexpr std::string_view name_of(weight_form form) noexcept {
   return form == weight_form::int8 ? "int8" : "int4";
@@ -41,7 +41,7 @@ struct integer_layout {
   weight_form form = weight_form::int8;
   std::int64_t k = 0, n = 0;
 
-  [[nodiscard]] std::int64_t chunks_in_block() const noexcept { return form == weight_form::int8 ? 4 : 1; }
+  [[nodiscard]] std::int64_t chunks_in_block() const noexcept { return form == weight_form::int8 ? 2 : 1; }
   [[nodiscard]] std::int64_t block() const noexcept { return chunks_in_block() * integer_chunk; }
   [[nodiscard]] std::int64_t chunks() const noexcept { return (k + integer_chunk - 1) / integer_chunk; }
   [[nodiscard]] std::int64_t blocks() const noexcept { return (k + block() - 1) / block(); }
@@ -86,8 +86,8 @@ float integers_of(std::array<std::int8_t, Most>& to, std::array<float, Most> con
 /// Writes a weight, (n, k) if `transposed` and else (k, n), as integers.
 template <class T>
 void pack_integers(std::uint8_t* to, T const* from, bool transposed, integer_layout const& layout) {
-  std::array<float, 4 * std::size_t{integer_chunk}> column;
-  std::array<std::int8_t, 4 * std::size_t{integer_chunk}> integers{};
+  std::array<float, 2 * std::size_t{integer_chunk}> column;
+  std::array<std::int8_t, 2 * std::size_t{integer_chunk}> integers{};
   auto const k = layout.k, n = layout.n;
   for (std::int64_t strip = 0; strip < layout.strips(); ++strip) {
     for (std::int64_t first = 0; first < k; first += layout.block()) {
@@ -217,7 +217,7 @@ class products_of_integers final : public other_products {
   template <class T>
   void compute(store_rule<T> const& rule, T const* x, T const* values, growing_buffer& copy, bool valid,
                bool transposed, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    integer_layout const layout{form_, k, n};
+    integer_layout const layout{transposed ? weight_form::int8 : form_, k, n};
     auto* const packed = copy.template take<std::uint8_t>(layout.bytes());
     if (!valid) pack_integers(packed, values, transposed, layout);
     multiply_integers(active_integer_kernels(), rule, x, packed, m, layout);
