@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/host/integer_products.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c38b0d35aed4f3df6c6eef017b70c3fb24d53dde5c75fb7d25527f8a37ee6399
+// SHA-256 of the sources: 2f19234c295f9a3dee98cc724a9d31de57846cbc141c2255af4316bf255d290e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -468,8 +468,8 @@ namespace trireme::ops {
 
 /// What weights are rounded to for products of integers.
 enum class weight_form {
-  int8,  ///< 8 bits, a scale for each output and 256 inputs
-  int4,  ///< 4 bits, a scale for each output and 64 inputs
+  int8,  ///< 8 bits, a scale for each output and 128 inputs
+  int4,  ///< 4 bits, a scale for each output and 64 inputs; tables of words (orientation::out_in) have int8
 };
 [[nodiscard]] constexpr std::string_view name_of(weight_form form) noexcept {
   return form == weight_form::int8 ? "int8" : "int4";
@@ -489,7 +489,7 @@ struct integer_layout {
   weight_form form = weight_form::int8;
   std::int64_t k = 0, n = 0;
 
-  [[nodiscard]] std::int64_t chunks_in_block() const noexcept { return form == weight_form::int8 ? 4 : 1; }
+  [[nodiscard]] std::int64_t chunks_in_block() const noexcept { return form == weight_form::int8 ? 2 : 1; }
   [[nodiscard]] std::int64_t block() const noexcept { return chunks_in_block() * integer_chunk; }
   [[nodiscard]] std::int64_t chunks() const noexcept { return (k + integer_chunk - 1) / integer_chunk; }
   [[nodiscard]] std::int64_t blocks() const noexcept { return (k + block() - 1) / block(); }
@@ -534,8 +534,8 @@ float integers_of(std::array<std::int8_t, Most>& to, std::array<float, Most> con
 /// Writes a weight, (n, k) if `transposed` and else (k, n), as integers.
 template <class T>
 void pack_integers(std::uint8_t* to, T const* from, bool transposed, integer_layout const& layout) {
-  std::array<float, 4 * std::size_t{integer_chunk}> column;
-  std::array<std::int8_t, 4 * std::size_t{integer_chunk}> integers{};
+  std::array<float, 2 * std::size_t{integer_chunk}> column;
+  std::array<std::int8_t, 2 * std::size_t{integer_chunk}> integers{};
   auto const k = layout.k, n = layout.n;
   for (std::int64_t strip = 0; strip < layout.strips(); ++strip) {
     for (std::int64_t first = 0; first < k; first += layout.block()) {
@@ -665,7 +665,7 @@ class products_of_integers final : public other_products {
   template <class T>
   void compute(store_rule<T> const& rule, T const* x, T const* values, growing_buffer& copy, bool valid,
                bool transposed, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    integer_layout const layout{form_, k, n};
+    integer_layout const layout{transposed ? weight_form::int8 : form_, k, n};
     auto* const packed = copy.template take<std::uint8_t>(layout.bytes());
     if (!valid) pack_integers(packed, values, transposed, layout);
     multiply_integers(active_integer_kernels(), rule, x, packed, m, layout);
