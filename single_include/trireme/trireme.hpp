@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3065bb2607bbcc3dbc57cdbbf48d6a38a57fda7fb90637f850b8f63a4c126060
+// SHA-256 of the sources: eb0375511b6398fe562a62feda7f0a3a7fbaa6c65508b56af18a214dcc4be769
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20103,6 +20103,26 @@ struct file_mapping {
     tensors.push_back(
         {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
   }
+  /// A product's weights, (outputs, inputs) in files, and its biases.
+  void add_product(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    add_transposed(name + ".weight", inputs, outputs);
+    add(name + ".bias", {outputs});
+  }
+  /// The gains and biases of a layer norm.
+  void add_norm(std::string const& name, std::int64_t channels) {
+    add(name + ".weight", {channels});
+    add(name + ".bias", {channels});
+  }
+  /// Queries, keys and values, three products in files (`folder` + "query" and so on) and one here.
+  void add_attention(std::string const& folder, std::string const& parameter, std::int64_t channels) {
+    auto const c = channels;
+    std::int64_t column = 0;
+    for (auto const* which : {"query", "key", "value"}) {
+      tensors.push_back({folder + which + ".weight", {c, c}, parameter + ".weight", c, 3 * c, {{0, column, c}}});
+      tensors.push_back({folder + which + ".bias", {c}, parameter + ".bias", 1, 3 * c, {{0, column, c}}});
+      column += c;
+    }
+  }
   /// A convolution's weights, (outputs, channels, kernel, kernel) in files; in the parameter (kernel, kernel, channels,
   /// outputs).
   void add_convolution(std::string const& name, std::int64_t kernel, std::int64_t channels, std::int64_t outputs) {
@@ -35644,6 +35664,11 @@ class partition {
   [[nodiscard]] interval owned(int bucket) const noexcept {
     return sharded_ ? accounted(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
+  /// Of a tensor of the elements owned(bucket), the part that is a range of the bucket.
+  template <class View>
+  [[nodiscard]] View in_slice(View const& slice, int bucket, bucket_plan::tensor_range const& range) const {
+    return slice.flat(range.in_bucket - owned(bucket).first, range.count);
+  }
   /// The elements of a bucket that this rank owns, unless another rank of its replica owns the tensor (info.is_owner):
   /// each element has one owner.
   [[nodiscard]] interval accounted(int bucket) const noexcept {
@@ -35844,10 +35869,6 @@ using placement_t = typename decltype(placement_of<S>())::type;
 template <class Policy, class Env, class Comm>
 using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::type;
 
-/// Whether each rank takes steps on its own: gradients are not summed, and values differ between ranks between steps.
-template <class Policy>
-inline constexpr bool steps_alone = takes_local_steps<Policy>;
-
 /// Whether each rank's gradient is then the mean over its own samples. Else it is their sum, times the number of ranks,
 /// divided by the samples of all ranks, so that the mean of all ranks' steps is that of the whole step.
 template <class Policy>
@@ -35878,12 +35899,12 @@ template <class Policy>
 /// What encodes gradients under a strategy: nothing if each rank takes steps on its own, since then the compressor
 /// encodes changes.
 template <class Strategy, class Compressor>
-using gradient_compressor_t = std::conditional_t<steps_alone<Strategy>, compression::none, Compressor>;
+using gradient_compressor_t = std::conditional_t<takes_local_steps<Strategy>, compression::none, Compressor>;
 template <class Strategy, class Compressor>
 [[nodiscard]] gradient_compressor_t<Strategy, Compressor> gradient_compressor(
     [[maybe_unused]] Compressor const& given) {
-  if constexpr (steps_alone<Strategy>) return {};
-  if constexpr (!steps_alone<Strategy>) return given;
+  if constexpr (takes_local_steps<Strategy>) return {};
+  if constexpr (!takes_local_steps<Strategy>) return given;
 }
 
 }  // namespace trireme::parallel
@@ -36036,8 +36057,7 @@ class diloco::instance {
     auto const show = [&](char const* what, std::int64_t learner, view all, int b,
                           bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
-      f(what + info.name, state_location{info, range.in_entry, false, 0, learner},
-        all.flat(range.in_bucket - state_.own.owned(b).first, range.count));
+      f(what + info.name, state_location{info, range.in_entry, false, 0, learner}, state_.own.in_slice(all, b, range));
     };
     state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
       auto const of = [b](tensors const& all) { return all[static_cast<std::size_t>(b)].view(); };
@@ -36124,15 +36144,13 @@ class diloco::instance {
       if (parts_.size() == 1 || std::binary_search(at.buckets.begin(), at.buckets.end(), each.bucket)) f(each);
     }
   }
-  // Tensors and changes are of the slices that this rank moves.
-  [[nodiscard]] view in_slice(view all, owned_segment<Env> const& at) const {
-    return all.flat(at.range.in_bucket - state_.own.owned(at.bucket).first, at.range.count);
-  }
   [[nodiscard]] view part(tensors const& of, owned_segment<Env> const& at) const {
-    return in_slice(of[static_cast<std::size_t>(at.bucket)].view(), at);
+    return state_.own.in_slice(of[static_cast<std::size_t>(at.bucket)].view(), at.bucket, at.range);
   }
   [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
-  [[nodiscard]] view change(owned_segment<Env> const& at) const { return in_slice(changes().of(at.bucket), at); }
+  [[nodiscard]] view change(owned_segment<Env> const& at) const {
+    return state_.own.in_slice(changes().of(at.bucket), at.bucket, at.range);
+  }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 
@@ -36363,8 +36381,7 @@ class parameter_server::instance {
   }
   [[nodiscard]] tensor_view<gradient, space> part(step_gradients const& of, int bucket,
                                                   bucket_plan::tensor_range const& range) const {
-    return of.slices[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket - state_.own.owned(bucket).first,
-                                                                   range.count);
+    return state_.own.in_slice(of.slices[static_cast<std::size_t>(bucket)].view(), bucket, range);
   }
   static tensor_view<gradient const, space> constant(tensor_view<gradient, space> all) { return all; }
 
@@ -38826,7 +38843,7 @@ class value_store {
   /// The master values of a piece that this rank updates.
   [[nodiscard]] master_view master(int bucket, piece const& of) const {
     if constexpr (keeps_master) {
-      return at(bucket).master.view().flat(of.in_bucket - own_.owned(bucket).first, of.count);
+      return own_.in_slice(at(bucket).master.view(), bucket, of);
     } else {
       return kept(bucket, of);
     }
@@ -39247,14 +39264,14 @@ class distributed_parameters {
   using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
   using segment_type = parallel::owned_segment<Env>;
   using hooks = parallel::detail::strategy_calls<strategy_type>;
-  using moved_type = std::conditional_t<parallel::steps_alone<Strategy>, parallel::detail::moved_slices<Env, Comm>,
+  using moved_type = std::conditional_t<takes_local_steps<Strategy>, parallel::detail::moved_slices<Env, Comm>,
                                         parallel::detail::nothing_moved<Env>>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = values_type::gathers;
   static constexpr bool keeps_master = values_type::keeps_master;
   /// Whether learners (a rank, or some together) take steps apart, so that values may differ between them.
-  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
+  static constexpr bool replicas_differ = takes_local_steps<Strategy>;
 
   distributed_parameters(distributed_parameters const&) = delete;
   distributed_parameters& operator=(distributed_parameters const&) = delete;
@@ -42847,7 +42864,7 @@ struct combination {
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
-  static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  static constexpr bool local_steps = takes_local_steps<data_axis>;
   /// Whether ranks may get unequal numbers of samples.
   static constexpr bool takes_shares = requires { requires data_axis::takes_shares; };
   /// Whether such ranks send changes of parameters, which a compressor encodes.
@@ -44351,7 +44368,7 @@ class optimizer_state {
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::bucket_plan::tensor_range const& range) const {
     auto const& all = moments_[static_cast<std::size_t>(bucket) * names_.size() + which].values;
-    return all.view().flat(range.in_bucket - own_.owned(bucket).first, range.count);
+    return own_.in_slice(all.view(), bucket, range);
   }
 
   void add(parallel::bucket_plan::tensor_range const& range, Optimizer const& optimizer) {

@@ -84,6 +84,26 @@ struct file_mapping {
     tensors.push_back(
         {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
   }
+  /// A product's weights, (outputs, inputs) in files, and its biases.
+  void add_product(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    add_transposed(name + ".weight", inputs, outputs);
+    add(name + ".bias", {outputs});
+  }
+  /// The gains and biases of a layer norm.
+  void add_norm(std::string const& name, std::int64_t channels) {
+    add(name + ".weight", {channels});
+    add(name + ".bias", {channels});
+  }
+  /// Queries, keys and values, three products in files (`folder` + "query" and so on) and one here.
+  void add_attention(std::string const& folder, std::string const& parameter, std::int64_t channels) {
+    auto const c = channels;
+    std::int64_t column = 0;
+    for (auto const* which : {"query", "key", "value"}) {
+      tensors.push_back({folder + which + ".weight", {c, c}, parameter + ".weight", c, 3 * c, {{0, column, c}}});
+      tensors.push_back({folder + which + ".bias", {c}, parameter + ".bias", 1, 3 * c, {{0, column, c}}});
+      column += c;
+    }
+  }
   /// A convolution's weights, (outputs, channels, kernel, kernel) in files; in the parameter (kernel, kernel, channels,
   /// outputs).
   void add_convolution(std::string const& name, std::int64_t kernel, std::int64_t channels, std::int64_t outputs) {

@@ -107,14 +107,6 @@ struct vit {
   [[nodiscard]] file_mapping in_files() const {
     file_mapping out{"vit.", {"*pooler.dense.*", "*embeddings.mask_token"}};
     auto const c = channels;
-    auto const norm = [&](std::string const& name) {
-      out.add(name + ".weight", {c});
-      out.add(name + ".bias", {c});
-    };
-    auto const product = [&](std::string const& name, std::int64_t inputs, std::int64_t outputs) {
-      out.add_transposed(name + ".weight", inputs, outputs);
-      out.add(name + ".bias", {outputs});
-    };
     std::string const first = "vit.embeddings.", squares = first + "patch_embeddings.projection";
     out.add(first + "cls_token", {1, 1, c});
     out.add(first + "position_embeddings", {1, rows_of_sample(), c});
@@ -122,20 +114,15 @@ struct vit {
     out.add(squares + ".bias", {c});
     for (std::int64_t i = 0; i < layers; ++i) {
       auto const name = text("vit.encoder.layer.", i, "."), all = name + "attention.attention.";
-      std::int64_t column = 0;
-      for (auto const* which : {"query", "key", "value"}) {
-        out.tensors.push_back({all + which + ".weight", {c, c}, all + "qkv.weight", c, 3 * c, {{0, column, c}}});
-        out.tensors.push_back({all + which + ".bias", {c}, all + "qkv.bias", 1, 3 * c, {{0, column, c}}});
-        column += c;
-      }
-      product(name + "attention.output.dense", c, c);
-      norm(name + "layernorm_before");
-      norm(name + "layernorm_after");
-      product(name + "intermediate.dense", c, inner());
-      product(name + "output.dense", inner(), c);
+      out.add_attention(all, all + "qkv", c);
+      out.add_product(name + "attention.output.dense", c, c);
+      out.add_norm(name + "layernorm_before", c);
+      out.add_norm(name + "layernorm_after", c);
+      out.add_product(name + "intermediate.dense", c, inner());
+      out.add_product(name + "output.dense", inner(), c);
     }
-    norm("vit.layernorm");
-    product("classifier", c, classes);
+    out.add_norm("vit.layernorm", c);
+    out.add_product("classifier", c, classes);
     return out;
   }
 

@@ -165,8 +165,7 @@ class diloco::instance {
     auto const show = [&](char const* what, std::int64_t learner, view all, int b,
                           bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
-      f(what + info.name, state_location{info, range.in_entry, false, 0, learner},
-        all.flat(range.in_bucket - state_.own.owned(b).first, range.count));
+      f(what + info.name, state_location{info, range.in_entry, false, 0, learner}, state_.own.in_slice(all, b, range));
     };
     state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
       auto const of = [b](tensors const& all) { return all[static_cast<std::size_t>(b)].view(); };
@@ -253,15 +252,13 @@ class diloco::instance {
       if (parts_.size() == 1 || std::binary_search(at.buckets.begin(), at.buckets.end(), each.bucket)) f(each);
     }
   }
-  // Tensors and changes are of the slices that this rank moves.
-  [[nodiscard]] view in_slice(view all, owned_segment<Env> const& at) const {
-    return all.flat(at.range.in_bucket - state_.own.owned(at.bucket).first, at.range.count);
-  }
   [[nodiscard]] view part(tensors const& of, owned_segment<Env> const& at) const {
-    return in_slice(of[static_cast<std::size_t>(at.bucket)].view(), at);
+    return state_.own.in_slice(of[static_cast<std::size_t>(at.bucket)].view(), at.bucket, at.range);
   }
   [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
-  [[nodiscard]] view change(owned_segment<Env> const& at) const { return in_slice(changes().of(at.bucket), at); }
+  [[nodiscard]] view change(owned_segment<Env> const& at) const {
+    return state_.own.in_slice(changes().of(at.bucket), at.bucket, at.range);
+  }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 

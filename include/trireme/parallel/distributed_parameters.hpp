@@ -62,14 +62,14 @@ class distributed_parameters {
   using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
   using segment_type = parallel::owned_segment<Env>;
   using hooks = parallel::detail::strategy_calls<strategy_type>;
-  using moved_type = std::conditional_t<parallel::steps_alone<Strategy>, parallel::detail::moved_slices<Env, Comm>,
+  using moved_type = std::conditional_t<takes_local_steps<Strategy>, parallel::detail::moved_slices<Env, Comm>,
                                         parallel::detail::nothing_moved<Env>>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = values_type::gathers;
   static constexpr bool keeps_master = values_type::keeps_master;
   /// Whether learners (a rank, or some together) take steps apart, so that values may differ between them.
-  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
+  static constexpr bool replicas_differ = takes_local_steps<Strategy>;
 
   distributed_parameters(distributed_parameters const&) = delete;
   distributed_parameters& operator=(distributed_parameters const&) = delete;

@@ -18,6 +18,11 @@ class partition {
   [[nodiscard]] interval owned(int bucket) const noexcept {
     return sharded_ ? accounted(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
+  /// Of a tensor of the elements owned(bucket), the part that is a range of the bucket.
+  template <class View>
+  [[nodiscard]] View in_slice(View const& slice, int bucket, bucket_plan::tensor_range const& range) const {
+    return slice.flat(range.in_bucket - owned(bucket).first, range.count);
+  }
   /// The elements of a bucket that this rank owns, unless another rank of its replica owns the tensor (info.is_owner):
   /// each element has one owner.
   [[nodiscard]] interval accounted(int bucket) const noexcept {

@@ -185,10 +185,6 @@ using placement_t = typename decltype(placement_of<S>())::type;
 template <class Policy, class Env, class Comm>
 using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::type;
 
-/// Whether each rank takes steps on its own: gradients are not summed, and values differ between ranks between steps.
-template <class Policy>
-inline constexpr bool steps_alone = takes_local_steps<Policy>;
-
 /// Whether each rank's gradient is then the mean over its own samples. Else it is their sum, times the number of ranks,
 /// divided by the samples of all ranks, so that the mean of all ranks' steps is that of the whole step.
 template <class Policy>
@@ -219,12 +215,12 @@ template <class Policy>
 /// What encodes gradients under a strategy: nothing if each rank takes steps on its own, since then the compressor
 /// encodes changes.
 template <class Strategy, class Compressor>
-using gradient_compressor_t = std::conditional_t<steps_alone<Strategy>, compression::none, Compressor>;
+using gradient_compressor_t = std::conditional_t<takes_local_steps<Strategy>, compression::none, Compressor>;
 template <class Strategy, class Compressor>
 [[nodiscard]] gradient_compressor_t<Strategy, Compressor> gradient_compressor(
     [[maybe_unused]] Compressor const& given) {
-  if constexpr (steps_alone<Strategy>) return {};
-  if constexpr (!steps_alone<Strategy>) return given;
+  if constexpr (takes_local_steps<Strategy>) return {};
+  if constexpr (!takes_local_steps<Strategy>) return given;
 }
 
 }  // namespace trireme::parallel

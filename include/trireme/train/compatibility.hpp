@@ -72,7 +72,7 @@ struct combination {
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
-  static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  static constexpr bool local_steps = takes_local_steps<data_axis>;
   /// Whether ranks may get unequal numbers of samples.
   static constexpr bool takes_shares = requires { requires data_axis::takes_shares; };
   /// Whether such ranks send changes of parameters, which a compressor encodes.

@@ -144,7 +144,7 @@ class optimizer_state {
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::bucket_plan::tensor_range const& range) const {
     auto const& all = moments_[static_cast<std::size_t>(bucket) * names_.size() + which].values;
-    return all.view().flat(range.in_bucket - own_.owned(bucket).first, range.count);
+    return own_.in_slice(all.view(), bucket, range);
   }
 
   void add(parallel::bucket_plan::tensor_range const& range, Optimizer const& optimizer) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/vit.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1b51a4ff4ab229a29910e883cef7a5214a4b4b69a0f801ea6909340d4e3b1443
+// SHA-256 of the sources: 43673dbbff459c1198ecad6cb3bf58a2e0e6a9f5e523e0c092d7390db4e661ed
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -104,14 +104,6 @@ struct vit {
   [[nodiscard]] file_mapping in_files() const {
     file_mapping out{"vit.", {"*pooler.dense.*", "*embeddings.mask_token"}};
     auto const c = channels;
-    auto const norm = [&](std::string const& name) {
-      out.add(name + ".weight", {c});
-      out.add(name + ".bias", {c});
-    };
-    auto const product = [&](std::string const& name, std::int64_t inputs, std::int64_t outputs) {
-      out.add_transposed(name + ".weight", inputs, outputs);
-      out.add(name + ".bias", {outputs});
-    };
     std::string const first = "vit.embeddings.", squares = first + "patch_embeddings.projection";
     out.add(first + "cls_token", {1, 1, c});
     out.add(first + "position_embeddings", {1, rows_of_sample(), c});
@@ -119,20 +111,15 @@ struct vit {
     out.add(squares + ".bias", {c});
     for (std::int64_t i = 0; i < layers; ++i) {
       auto const name = text("vit.encoder.layer.", i, "."), all = name + "attention.attention.";
-      std::int64_t column = 0;
-      for (auto const* which : {"query", "key", "value"}) {
-        out.tensors.push_back({all + which + ".weight", {c, c}, all + "qkv.weight", c, 3 * c, {{0, column, c}}});
-        out.tensors.push_back({all + which + ".bias", {c}, all + "qkv.bias", 1, 3 * c, {{0, column, c}}});
-        column += c;
-      }
-      product(name + "attention.output.dense", c, c);
-      norm(name + "layernorm_before");
-      norm(name + "layernorm_after");
-      product(name + "intermediate.dense", c, inner());
-      product(name + "output.dense", inner(), c);
+      out.add_attention(all, all + "qkv", c);
+      out.add_product(name + "attention.output.dense", c, c);
+      out.add_norm(name + "layernorm_before", c);
+      out.add_norm(name + "layernorm_after", c);
+      out.add_product(name + "intermediate.dense", c, inner());
+      out.add_product(name + "output.dense", inner(), c);
     }
-    norm("vit.layernorm");
-    product("classifier", c, classes);
+    out.add_norm("vit.layernorm", c);
+    out.add_product("classifier", c, classes);
     return out;
   }
 

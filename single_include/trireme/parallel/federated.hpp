@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/parallel/federated.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 82df90ae61396d51f362f4f32bd515ceae47a93c8226a9bdbb5859ebc4adf64c
+// SHA-256 of the sources: b167028ff149ca7ca14e3fb6114ba0cb6b7ff67473e38d04f1b95473f2633b20
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -170,7 +170,7 @@ class federated::instance {
     state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
       f("round_start/" + info.name, state_location{info, range.in_entry},
-        in_slice(start_[static_cast<std::size_t>(b)].view(), b, range));
+        state_.own.in_slice(start_[static_cast<std::size_t>(b)].view(), b, range));
     });
   }
   template <class F>
@@ -208,14 +208,10 @@ class federated::instance {
     for (int const b : buckets_) kernels::fill(state_.changes->open(b), 0.0);
   }
   [[nodiscard]] view at_start(owned_segment<Env> const& at) const {
-    return in_slice(start_[static_cast<std::size_t>(at.bucket)].view(), at.bucket, at.range);
+    return state_.own.in_slice(start_[static_cast<std::size_t>(at.bucket)].view(), at.bucket, at.range);
   }
   [[nodiscard]] view change(owned_segment<Env> const& at) const {
-    return in_slice(state_.changes->of(at.bucket), at.bucket, at.range);
-  }
-  // Tensors and changes are of the slices that this rank moves.
-  [[nodiscard]] view in_slice(view all, int bucket, bucket_plan::tensor_range const& range) const {
-    return all.flat(range.in_bucket - state_.own.owned(bucket).first, range.count);
+    return state_.own.in_slice(state_.changes->of(at.bucket), at.bucket, at.range);
   }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }

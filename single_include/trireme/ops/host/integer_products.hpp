@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/host/integer_products.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2f19234c295f9a3dee98cc724a9d31de57846cbc141c2255af4316bf255d290e
+// SHA-256 of the sources: 463aaf5cc4982a78663e264330c4036c44e70aafd020ca38831d132ef8cf7f81
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -181,7 +181,7 @@ inline void integer_unpack(std::uint8_t* to, std::uint8_t const* from) {
         auto const* row = x;                                                                                    \
         TRIREME_UNROLL                                                                                          \
         for (int r = 0; r < Rows; ++r, row += job.x_row) {                                                      \
-          auto const four = set(integer_word(row));                                                             \
+          auto const four = set(word_at(elements_at<char>(row)));                                               \
           TRIREME_UNROLL                                                                                        \
           for (int v = 0; v < Vectors; ++v) sum[r][v] = add_products(sum[r][v], of[v], four);                   \
         }                                                                                                       \
@@ -197,15 +197,6 @@ inline void integer_unpack(std::uint8_t* to, std::uint8_t const* from) {
       }                                                                                                         \
     }                                                                                                           \
   }
-
-namespace trireme::ops::detail {
-/// Four elements of a row.
-TRIREME_INLINE int integer_word(std::int8_t const* at) {
-  int word;
-  std::memcpy(&word, at, sizeof word);
-  return word;
-}
-}  // namespace trireme::ops::detail
 
 TRIREME_TARGET_AVX2_BEGIN
 namespace trireme::ops::detail::avx2 {

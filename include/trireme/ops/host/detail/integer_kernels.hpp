@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "trireme/core/address.hpp"
+#include "trireme/ops/host/detail/product_kernels.hpp"
 #include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/host/detail/tiles.hpp"
 #include "trireme/ops/host/simd.hpp"
@@ -173,7 +173,7 @@ inline void integer_unpack(std::uint8_t* to, std::uint8_t const* from) {
         auto const* row = x;                                                                                    \
         TRIREME_UNROLL                                                                                          \
         for (int r = 0; r < Rows; ++r, row += job.x_row) {                                                      \
-          auto const four = set(integer_word(row));                                                             \
+          auto const four = set(word_at(elements_at<char>(row)));                                               \
           TRIREME_UNROLL                                                                                        \
           for (int v = 0; v < Vectors; ++v) sum[r][v] = add_products(sum[r][v], of[v], four);                   \
         }                                                                                                       \
@@ -189,15 +189,6 @@ inline void integer_unpack(std::uint8_t* to, std::uint8_t const* from) {
       }                                                                                                         \
     }                                                                                                           \
   }
-
-namespace trireme::ops::detail {
-/// Four elements of a row.
-TRIREME_INLINE int integer_word(std::int8_t const* at) {
-  int word;
-  std::memcpy(&word, at, sizeof word);
-  return word;
-}
-}  // namespace trireme::ops::detail
 
 TRIREME_TARGET_AVX2_BEGIN
 namespace trireme::ops::detail::avx2 {
