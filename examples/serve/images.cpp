@@ -53,7 +53,7 @@ std::string classifications::infer(std::string_view body) {
       refuse("inputs: there is no \"", each.name.substr(0, 80), "\"; the model takes pixel_values");
   }
   auto const& given = what.inputs.front();
-  auto const [height, width, channels] = model_.images;
+  auto const height = model_.images.height, width = model_.images.width, channels = model_.images.channels;
   auto const& extents = given.extents;
   if (extents.size() != 4 || extents[1] != channels || extents[2] != height || extents[3] != width) {
     std::string shape;
@@ -78,7 +78,7 @@ std::string classifications::infer(std::string_view body) {
 }
 
 std::string classifications::metadata() const {
-  auto const [height, width, channels] = model_.images;
+  auto const height = model_.images.height, width = model_.images.width, channels = model_.images.channels;
   return kserve::metadata(name_, {{"pixel_values", "FP32", {-1, channels, height, width}}},
                           {{"logits", "FP32", {-1, model_.classes}}});
 }

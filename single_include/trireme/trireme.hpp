@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: eb0375511b6398fe562a62feda7f0a3a7fbaa6c65508b56af18a214dcc4be769
+// SHA-256 of the sources: baa4751266ae1a5d2b3e9384026627e238f8ef1a73f1bd5de1ad2f41ece22f35
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -43491,6 +43491,7 @@ struct refused_exchange {
   void abandon() noexcept {}
   void sit_out() {}
   void sit_out_forward() {}
+  bool pass_step() { return false; }
   exchange_result finish(auto&&...) { return {}; }
   exchange_result count(auto&&) { return {}; }
   std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
@@ -44992,6 +44993,7 @@ class batch_upload {
   bool send(samples const& batch, [[maybe_unused]] landing& at) {
     if (!stages_ || batch.filling == 0) return false;
     if constexpr (has_staging<Space>) {
+      if (at.reads_source) queue_.finish(at.copied);  // of an older copy: the event is about to mean this one
       queue_.follow(at.computed);
       auto const copy = [&](void const* to, void const* from, std::size_t bytes) {
         if (bytes > 0) queue_.copy(const_cast<void*>(to), from, bytes);

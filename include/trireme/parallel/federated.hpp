@@ -96,7 +96,7 @@ struct federated {
 
 [[nodiscard]] inline std::string to_string(federated const& f) {
   return text("parallel::federated{.period = ", f.period, f.chosen != 0 ? text(", .chosen = ", f.chosen) : "",
-              f.proximal != 0 ? text(", .proximal = ", f.proximal) : "", f.seed != 0 ? text(", .seed = ", f.seed) : "",
+              f.proximal > 0 ? text(", .proximal = ", f.proximal) : "", f.seed != 0 ? text(", .seed = ", f.seed) : "",
               ", .bucket_bytes = ", f.bucket_bytes, f.ways != 0 ? text(", .ways = ", f.ways) : "", "}");
 }
 
@@ -138,7 +138,7 @@ class federated::instance {
     if (!taken) return std::nullopt;
     for (std::size_t c = 0; c < seen_.size(); ++c) seen_[c] += samples_[c];
     keeps_values_ = samples_[client()] == 0;
-    if (!keeps_values_ && what_.proximal == 0) return exchanged;
+    if (!keeps_values_ && !(what_.proximal > 0)) return exchanged;
     open();
     for (auto const& each : state_.all) {
       auto const buffer = change(each);
@@ -197,7 +197,7 @@ class federated::instance {
     open();
     for (auto const& each : state_.all) {
       auto const moved = change(each);
-      if (weight == 0) continue;
+      if (!(weight > 0)) continue;
       copy(moved, at_start(each));
       kernels::scale(moved, -1.0);
       kernels::add(moved, constant(each.value));

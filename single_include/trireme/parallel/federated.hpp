@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/parallel/federated.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b167028ff149ca7ca14e3fb6114ba0cb6b7ff67473e38d04f1b95473f2633b20
+// SHA-256 of the sources: 1abf8f38a331d63137e591f7bd4bb6c17c6d6005fc8fd46212b07fcbb32e3be7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -92,7 +92,7 @@ struct federated {
 
 [[nodiscard]] inline std::string to_string(federated const& f) {
   return text("parallel::federated{.period = ", f.period, f.chosen != 0 ? text(", .chosen = ", f.chosen) : "",
-              f.proximal != 0 ? text(", .proximal = ", f.proximal) : "", f.seed != 0 ? text(", .seed = ", f.seed) : "",
+              f.proximal > 0 ? text(", .proximal = ", f.proximal) : "", f.seed != 0 ? text(", .seed = ", f.seed) : "",
               ", .bucket_bytes = ", f.bucket_bytes, f.ways != 0 ? text(", .ways = ", f.ways) : "", "}");
 }
 
@@ -134,7 +134,7 @@ class federated::instance {
     if (!taken) return std::nullopt;
     for (std::size_t c = 0; c < seen_.size(); ++c) seen_[c] += samples_[c];
     keeps_values_ = samples_[client()] == 0;
-    if (!keeps_values_ && what_.proximal == 0) return exchanged;
+    if (!keeps_values_ && !(what_.proximal > 0)) return exchanged;
     open();
     for (auto const& each : state_.all) {
       auto const buffer = change(each);
@@ -193,7 +193,7 @@ class federated::instance {
     open();
     for (auto const& each : state_.all) {
       auto const moved = change(each);
-      if (weight == 0) continue;
+      if (!(weight > 0)) continue;
       copy(moved, at_start(each));
       kernels::scale(moved, -1.0);
       kernels::add(moved, constant(each.value));

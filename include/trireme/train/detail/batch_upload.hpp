@@ -137,6 +137,7 @@ class batch_upload {
   bool send(samples const& batch, [[maybe_unused]] landing& at) {
     if (!stages_ || batch.filling == 0) return false;
     if constexpr (has_staging<Space>) {
+      if (at.reads_source) queue_.finish(at.copied);  // of an older copy: the event is about to mean this one
       queue_.follow(at.computed);
       auto const copy = [&](void const* to, void const* from, std::size_t bytes) {
         if (bytes > 0) queue_.copy(const_cast<void*>(to), from, bytes);

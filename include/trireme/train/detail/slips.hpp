@@ -123,6 +123,7 @@ struct refused_exchange {
   void abandon() noexcept {}
   void sit_out() {}
   void sit_out_forward() {}
+  bool pass_step() { return false; }
   exchange_result finish(auto&&...) { return {}; }
   exchange_result count(auto&&) { return {}; }
   std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
