@@ -103,7 +103,7 @@ lines = [json.dumps({"messages": [{"role": "user", "content": "Say ok, " + "plea
                     {"prompt": "Say ok", "completion": "ok"}) for i in range(60)]
 with open("chats.jsonl", "w", encoding="utf-8") as file:
     file.write("\n".join(lines) + "\n")
-chats = {"text": None, "data": "chats.jsonl", "tokenizer": "words/tokenizer.json", "context": 64, "steps": 30}
+chats = {"text": None, "data": "chats.jsonl", "tokenizer": "words/tokenizer.json", "context": 64, "steps": 90}
 if "built without" in runs.attempt("probe", **chats)[2]:
     runs.finish(folder)
     runs.skip("conversations, because train_gpt was built without utf8proc")
@@ -114,7 +114,7 @@ with open("words/tokenizer_config.json", "w", encoding="utf-8") as file:
 found = runs.train("chats", 1, reproducible=True, **chats)
 expect(found["conversations"] == 60 and found["tokens_to_learn"] % 60 == 0, "counts: %s" % found)
 expect(60 * 2 <= found["tokens_to_learn"] <= 60 * 3, "an answer has other tokens than its own: %s" % found)
-expect(found["held_out_begin"] == 54 and found["held_out_last"] < found["held_out_first"] - 1, "%s" % found)
+expect(found["held_out_begin"] == 54 and found["held_out_last"] < found["held_out_first"] / 2, "%s" % found)
 os.rename("words/tokenizer_config.json", "words/gone.json")  # the run keeps the template
 killed = train_killed("chats_killed", {"workers": 3}, **chats | {"chat": "chatml"})
 expect(killed["state_hash"] == found["state_hash"], "a killed run of conversations ended with other weights")
