@@ -93,7 +93,7 @@ void add(kept& to, Model const& model, std::string const& kind, scratch const& d
   data::in_memory<float, std::int32_t> const data(
       tensor_view<float const>(pixels.data(), {samples, height, width, channels}),
       tensor_view<std::int32_t const>(classes.data(), {samples}));
-  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+  launch(comm::threads{.ranks = 2}, [&, height = height, width = width, channels = channels](auto& world) {
     auto trainer = make_trainer(model, optim::sgd{.schedule = optim::constant{0.2}}, world, parallel::zero<3>{});
     trainer.fit(data, {.steps = 4, .batch = 6});
     for (auto const dialect : nn::onnx_dialects) {

@@ -119,13 +119,13 @@ class placed_model {
     else
       return {};
   }
-  /// Ranks    that differ in this share see different samples.
+  /// Ranks that differ in this share see different samples.
   [[nodiscard]] group_rank sample_coordinate() const noexcept { return grid_.samples(); }
 
   /// Collective. Copies the parameters of each part's first replica to all its replicas, and what several parts hold
   /// alike from the first of them.
   void broadcast() {
-    exchange_.broadcast(0, [this]([[maybe_unused]] auto&& send) {
+    exchange_.broadcast(0, [&]([[maybe_unused]] auto&& send) {
       if constexpr (staged) {
         for (auto const& axis : grid_.shape().axes()) {
           auto* const ranks = grid_.along(axis.kind);
