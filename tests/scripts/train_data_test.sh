@@ -40,7 +40,7 @@ expect() {  # expect TEXT PART...: each part is in the text
 said=$("$root/scripts/train" --data a.jsonl --tokenizer tokenizer.json --key body --steps 3 2>&1)
 expect "$said" "--tokenizer $work/tokenizer.json" "--steps 3" "--data $root/runs/data/tokens-"
 expect "$(cat "$calls")" "--key body $work/a.jsonl" "--tokenizer $work/tokenizer.json --out $root/runs/data/tokens-"
-expect "$(cat "$work/cmake")" "--target train_gpt tokenize"
+expect "$(cat "$work/cmake")" "--target train_gpt tokenize" "-DTRAIN_GPT_PRECISIONS=bf16"
 "$root/scripts/train" --tokenizer=tokenizer.json --key=body --data=a.jsonl >/dev/null 2>&1
 expect "$(wc -l <"$calls") calls" "1 calls"  # the same tokens
 "$root/scripts/train" --data a.jsonl --tokenizer tokenizer.json >/dev/null 2>&1
@@ -67,6 +67,16 @@ expect "$(wc -l <"$calls") calls" "4 calls"
 echo '{"text": "\"messages\": no"}' >quoted.jsonl
 "$root/scripts/train" --data quoted.jsonl --tokenizer tokenizer.json >/dev/null 2>&1
 expect "$(wc -l <"$calls") calls" "5 calls"
+
+# Of the trainers those are built that were asked for, today or before; a run that goes on has its own precision.
+echo "TRAIN_GPT_PRECISIONS:STRING=bf16" >"$root/build/release/CMakeCache.txt"
+"$root/scripts/train" --data shards --vocabulary 9 --precision mxfp8 >/dev/null 2>&1
+expect "$(tail -n 2 "$work/cmake")" $'-DTRAIN_GPT_PRECISIONS=bf16;rounded\n'
+mkdir -p "$root/runs/gone"
+echo '{"parallel": "data", "precision": "fp16"}' >"$root/runs/gone/options.json"
+"$root/scripts/train" --name gone --resume=auto >/dev/null 2>&1
+expect "$(tail -n 2 "$work/cmake")" $'-DTRAIN_GPT_PRECISIONS=bf16;fp16\n'
+rm "$root/build/release/CMakeCache.txt"
 
 refused() {  # refused PART ARGUMENTS...
   local part=$1 said
