@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # test-timeout: 600
+# test-waits: 50
 # A solver that has borrowed worlds survives failures of some of them, with each MPI of this machine, in shared memory
 # and by messages: every rank reads the right sentence, other worlds go on, it can borrow again, MPI_Finalize returns.
 #   RUNS=500 tests/comm/mpi_borrowed_failure_test.sh      plays each so many times

@@ -1,4 +1,5 @@
 // test-timeout: 300
+// test-takes: 30
 #include "trireme/comm/processes.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 // test-timeout: 600
+// test-takes: 30
 #include "../catch.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"

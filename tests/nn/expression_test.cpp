@@ -1,4 +1,5 @@
 // test-timeout: 900
+// test-takes: 30
 #include "trireme/nn/expression.hpp"
 
 #include <algorithm>

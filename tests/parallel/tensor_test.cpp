@@ -1,4 +1,5 @@
 // test-sanitize: thread
+// test-takes: 60
 #include "trireme/parallel/tensor.hpp"
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // test-timeout: 300
 // test-sanitize: none
+// test-takes: 80
 // A DeepSeek trains under every axis as on one rank.
 #include "trireme/nn/deepseek.hpp"
 

@@ -1,4 +1,5 @@
 // test-sanitize: none
+// test-takes: 50
 // A GPT with experts trains the same for every distribution of its experts.
 #include "trireme/parallel/expert.hpp"
 

@@ -1,4 +1,5 @@
 // test-sanitize: none
+// test-takes: 45
 // docs/on_paper.md is up to date, and its figures equal the published ones, except where it gives a reason.
 #include <cstdlib>
 #include <fstream>

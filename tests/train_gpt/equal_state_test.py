@@ -1,4 +1,5 @@
 # test-timeout: 900
+# test-takes: 60
 """The same run twice, on threads and on MPI, and under data and zero1, has one state; other numbers of ranks have the
 same one but for rounding, and with --reproducible the same one."""
 

@@ -1,4 +1,5 @@
 # test-timeout: 600
+# test-takes: 40
 """Strategies, precisions and compressors that keep something of their own: trained by threads and MPI, stopped or
 killed, and resumed, they end in one state."""
 
