@@ -5,9 +5,10 @@
 namespace {
 
 [[noreturn, maybe_unused]] void refuse(std::string const& precision) {
-  throw trireme::config_error("this train_gpt was built without --precision " + precision +
-                              "; start it by scripts/train, which builds what is asked for, or configure its build with "
-                              "-DTRAIN_GPT_PRECISIONS=\"fp32;bf16;fp16;rounded\"");
+  throw trireme::config_error(
+      "this train_gpt was built without --precision " + precision +
+      "; start it by scripts/train, which builds what is asked for, or configure its build with "
+      "-DTRAIN_GPT_PRECISIONS=\"fp32;bf16;fp16;rounded\"");
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # alone.sh HEADER STAMP INCLUDE READ BASES COMPILER FLAGS...: whether HEADER (a path below the folder INCLUDE) compiles
-# alone, with clang++; its dependencies go to STAMP.d. BASES are names of headers in one word, separated by commas, which
-# the compiler has read to READ/NAME.pch (with dots instead of slashes). Of these it takes the first that HEADER includes,
-# directly or not: nothing is there then that HEADER has not asked for, and that what it asks for compiles alone is what
-# the other headers' own runs show. A base that includes HEADER in turn would hide what HEADER lacks, so it is not taken.
+# alone, with clang++; its dependencies go to STAMP.d. BASES are names of headers in one word, separated by commas,
+# which the compiler has read to READ/NAME.pch (with dots instead of slashes). The first of them that HEADER includes,
+# directly or not, is read from there: nothing is visible then that HEADER has not asked for, and that what it asks for
+# compiles alone is shown by the runs for those headers. A base that includes HEADER in turn would hide what HEADER
+# lacks, so it is not taken.
 set -euo pipefail
 header=$1 stamp=$2 include=$3 read=$4 bases=$5
 shift 5

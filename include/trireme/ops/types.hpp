@@ -65,8 +65,8 @@ inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_
 }  // namespace detail
 
 namespace detail {
-// (std::conditional would have names of functions spelt otherwise by g++ than by clang++, and one of them could not link
-// what the other has compiled.)
+// (std::conditional would have names of functions spelt otherwise by g++ than by clang++, and one of them could not
+// link what the other has compiled.)
 template <class T>
 struct accumulate {
   using type = float;
