@@ -260,13 +260,13 @@ TEST_CASE("a kernel that fails is reported by the next wait, and named with its 
   CHECK(contains(late, reason + ", from something that was queued before; TRIREME_CUDA_CHECK=1 in the environment "
                                 "names it"));
   bool forward = false, backward = false, update = false;
-  for (int kernel = 20; kernel <= 100; kernel += 8) {
+  for (int const kernel : {20, 44, 52, 60, 76, 91}) {
     auto const now = said(kernel, true);
     INFO("kernel " << kernel << ": " << now);
-    CHECK((contains(now, " in CUDA memory: " + reason) || contains(now, "nothing has failed")));
+    CHECK(contains(now, " in CUDA memory: " + reason));
     forward = forward || contains(now, "trireme::model: forward of ");
     backward = backward || contains(now, "trireme::model: backward of ");
-    update = update || contains(now, "\ntrireme::ops::adamw in CUDA memory: ");
+    update = update || contains(now, "trireme::ops::adamw in CUDA memory: ");
   }
   CHECK((forward && backward && update));
 }
