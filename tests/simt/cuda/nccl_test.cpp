@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "../../comm/stand_in/ranks.hpp"
+#include "../../support/sentence.hpp"
 #include "training.hpp"
 
 using namespace on_device;
@@ -24,10 +25,11 @@ struct chosen_order {
 };
 
 template <class Parallel>
-outcome train_over_nccl(int ranks, Parallel const& parallel, comm::sum_order order, settings const& how) {
+outcome train_over_nccl(int ranks, Parallel const& parallel, comm::sum_order order, settings const& how,
+                        std::chrono::seconds deadline = std::chrono::seconds(120)) {
   watchdog const guard("a training of a GPT over comm::nccl", std::chrono::seconds(280));
   outcome out;
-  stand_in::on_ranks(ranks, {.deadline = std::chrono::seconds(120), .order = order}, [&](comm::nccl_world& world) {
+  stand_in::on_ranks(ranks, {.deadline = deadline, .order = order}, [&](comm::nccl_world& world) {
     train_in(world, out, model, moving, parallel, precision::fp32{}, words, how);
     cuda::finish();
   });
@@ -58,3 +60,14 @@ TEST_CASE("a GPT over comm::nccl: zero<1>, context and tensor", "[nccl]") {
   compare("tensor", 2, mesh_of(1, 1, 1, 2));
 }
 TEST_CASE("a GPT over comm::nccl: zero<3>", "[nccl]") { compare("zero<3>", 2, parallel::zero<3>{}); }
+// The messages of a rank are on one stream, in the order of their calls, so that a receive that is posted ahead keeps
+// back the send without which it never ends. On GPUs it would be the same.
+TEST_CASE("a pipeline over comm::nccl ends at the deadline, with a sentence that says why", "[nccl]") {
+  auto const said = sentence_of<comm_error>([] {
+    train_over_nccl(2, mesh_of(1, 2, 1, 1), comm::sum_order::any, {.micro_batches = 2}, std::chrono::seconds(2));
+  });
+  CHECK(contains(said, "exchange, call number"));
+  CHECK(contains(said,
+                 "(parallel::pipeline does not run over comm::nccl: use comm::threads with "
+                 "comm::in_space<cuda>)"));
+}
