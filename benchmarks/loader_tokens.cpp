@@ -123,7 +123,7 @@ void compute(double seconds) {
   for (auto const start = steady::now(); seconds_since(start) < seconds;) continue;
 }
 
-/// Samples that take a time to decode. Processor time, so that other programs have less influence.
+/// Samples that take a time to decode.
 struct encoded {
   double seconds = 0;
   [[nodiscard]] static std::int64_t size() { return 4096; }
@@ -147,7 +147,10 @@ void decoding() {
   double waited = 0, whole = 0;
   auto const rate_of = [&](encoded const& data, bool counts) {
     data::loader from(data, {.batch = batch, .workers = 1});
-    static_cast<void>(from.next());
+    for (int i = 0; i < 3; ++i) {  // until batches are ahead
+      static_cast<void>(from.next());
+      compute(step);
+    }
     auto const start = steady::now();
     auto const before = from.waited();
     for (std::int64_t i = 0; i < steps; ++i) {

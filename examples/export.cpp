@@ -12,6 +12,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/formats/gguf.hpp"
 #include "trireme/nn/gguf.hpp"
+#include "trireme/nn/gguf_reader.hpp"
 #include "trireme/nn/onnx.hpp"
 
 using namespace trireme;
@@ -26,15 +27,22 @@ Writes the model in DIR (runs/NAME/model, or a directory in Hugging Face's forma
 at all.
 
   --type TYPE        f32 | f16 | bf16 | q8_0 | q5_1 | q5_0 | q4_1 | q4_0 (f16)
+  --like FILE        a GGUF file of such a model, whose tensors' types and order are taken
   --out FILE         (DIR/model-TYPE.gguf)
+
+export FILE.gguf --to huggingface --out DIR
+
+Writes the model in a GGUF file (gpt2, llama, qwen2, qwen3; the types above) as a directory in Hugging Face's format, in
+F32, with its tokenizer.
 
 export DIR --to onnx [--dialect D] [--past yes|no] [--out FILE|FOLDER]
 
-Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3 or BERT as a graph for onnxruntime. Weights of more than 1 GiB
-lie beside it, in FILE.data.
+Writes GPT-2, Llama, Mistral, Qwen 2 and 3, DeepSeek V3, BERT, ViT or a convnet as a graph for onnxruntime. Weights of
+more than 1 GiB lie beside it, in FILE.safetensors.
 
   --dialect D        portable: opset 18, standard operators; native: opset 23, with its Attention; ort: opset 21, with
                      onnxruntime's GroupQueryAttention (portable)
+  --type TYPE        f32 | q4_0, of the dialect ort: products' weights in 4 bits, for its MatMulNBits (f32)
   --past yes|no      whether a decoder takes and gives keys and values of earlier positions (yes)
   --out FILE|FOLDER  a FOLDER, which exists or ends in "/", gets model.onnx with the tokenizer's files,
                      generation_config.json and onnxruntime-genai's genai_config.json (DIR/model.onnx)
@@ -42,7 +50,7 @@ lie beside it, in FILE.data.
 )";
 
 struct options {
-  std::string directory, to, out, type, dialect, past;
+  std::string directory, to, out, type, dialect, past, like;
 };
 
 options parse(std::vector<std::string_view> const& given) {
@@ -59,6 +67,7 @@ options parse(std::vector<std::string_view> const& given) {
                         : name == "--out"     ? &out.out
                         : name == "--dialect" ? &out.dialect
                         : name == "--past"    ? &out.past
+                        : name == "--like"    ? &out.like
                                               : nullptr;
     if (value == nullptr) throw config_error(text("unknown option ", name, "; see --help"));
     if (++i == given.size()) throw config_error(text(name, " needs a value"));
@@ -67,11 +76,15 @@ options parse(std::vector<std::string_view> const& given) {
   if (out.directory.empty() || out.to.empty()) {
     throw config_error("a directory and --to gguf or --to onnx are needed; see --help");
   }
-  if (out.to != "gguf" && out.to != "onnx") {
-    throw config_error(text("--to is \"", out.to, "\"; only gguf and onnx are written"));
+  if (out.to != "gguf" && out.to != "onnx" && out.to != "huggingface") {
+    throw config_error(text("--to is \"", out.to, "\"; only gguf, onnx and huggingface are written"));
   }
-  bool const graph = out.to == "onnx";
-  if (graph && !out.type.empty()) throw config_error("--type is of gguf; onnx has F32");
+  bool const graph = out.to == "onnx", back = out.to == "huggingface";
+  if (back && out.out.empty()) throw config_error("--to huggingface needs --out DIR");
+  if (back && !out.type.empty()) throw config_error("--type is of gguf; huggingface has F32");
+  if (out.to != "gguf" && !out.like.empty()) throw config_error("--like is of gguf; leave it out");
+  if (graph && !out.type.empty() && out.type != "f32" && (out.type != "q4_0" || out.dialect != "ort"))
+    throw config_error("--type of onnx is f32, or with --dialect ort also q4_0");
   if (!graph && !out.dialect.empty()) throw config_error("--dialect is of onnx; leave it out");
   if (!graph && !out.past.empty()) throw config_error("--past is of onnx; leave it out");
   if (!out.dialect.empty() && !nn::onnx_dialect_named(out.dialect))
@@ -108,8 +121,12 @@ int main(int argc, char** argv) {
     std::uint64_t bytes = 0;
     nn::onnx_options const of_graph{
         .past = given.past != "no",
-        .dialect = nn::onnx_dialect_named(given.dialect).value_or(nn::onnx_dialect::portable)};
-    if (!graph) {
+        .dialect = nn::onnx_dialect_named(given.dialect).value_or(nn::onnx_dialect::portable),
+        .four_bits = graph && given.type == "q4_0"};
+    if (given.to == "huggingface") {
+      bytes = nn::write_pretrained_of_gguf(given.directory, given.out);
+    } else if (!graph) {
+      how.like = given.like;
       bytes = nn::write_gguf(given.directory, given.out, how);
     } else if (given.out.ends_with('/') || std::filesystem::is_directory(given.out)) {
       bytes = nn::write_onnx_directory(given.directory, given.out, of_graph);

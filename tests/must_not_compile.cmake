@@ -36,21 +36,41 @@ foreach(compiler IN LISTS compilers)
     COMMAND ${compiler} -std=c++20 ${pair_flags} -DFMT_HEADER_ONLY=1 -x c++-header ${folder}/read.hpp -o ${read})
 endforeach()
 
-# trireme_add_fail_test(name what): the same with every compiler.
+# trireme_add_fail_test(name what compiler...): the same with every compiler.
 function(trireme_add_fail_test name what)
   foreach(compiler IN LISTS ARGN)
     cmake_path(GET compiler FILENAME program)
-    trireme_add_test(fail.${name}.${program} TIMEOUT 300 LABELS fail PROPERTIES FIXTURES_REQUIRED read_${program}
-      COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/fail/must_not_compile.sh ${compiler} ${what}
+    set(fixture read_${program})
+    set(unless "")
+    cmake_path(GET what PARENT_PATH room)
+    cmake_path(GET room FILENAME room)
+    if(TRIREME_UNITED_TESTS AND NOT IS_DIRECTORY ${what})
+      set(fixture refused_${room}_${program})
+      set(unless --unless ${folder}/${room}.${program}.refused)
+    endif()
+    trireme_add_test(fail.${name}.${program} TIMEOUT 300 LABELS fail PROPERTIES FIXTURES_REQUIRED ${fixture}
+      COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/fail/must_not_compile.sh ${unless} ${compiler} ${what}
               ${flags_${program}})
   endforeach()
 endfunction()
 
+# Where tests are compiled several at a time, so are the rules of a room: fail.ROOM.together.COMPILER. The tests of the
+# rules look themselves up in its list, and compile only what it has not.
 file(GLOB rooms LIST_DIRECTORIES TRUE CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fail/*)
 foreach(room IN LISTS rooms)
-  if(IS_DIRECTORY ${room})
-    cmake_path(GET room FILENAME name)
-    trireme_add_fail_test(${name}.clean_twins ${room} ${compilers})
+  if(NOT IS_DIRECTORY ${room})
+    continue()
+  endif()
+  cmake_path(GET room FILENAME name)
+  trireme_add_fail_test(${name}.clean_twins ${room} ${compilers})
+  if(TRIREME_UNITED_TESTS)
+    foreach(compiler IN LISTS compilers)
+      cmake_path(GET compiler FILENAME program)
+      trireme_add_test(fail.${name}.together.${program} TIMEOUT 300 LABELS fail
+        PROPERTIES FIXTURES_REQUIRED read_${program} FIXTURES_SETUP refused_${name}_${program}
+        COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/fail/must_not_compile.sh
+                --together ${folder}/${name}.${program}.refused ${compiler} ${room} ${flags_${program}})
+    endforeach()
   endif()
 endforeach()
 

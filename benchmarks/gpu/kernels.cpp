@@ -407,8 +407,10 @@ void losses_and_heads(rows const& out) {
   auto const y = random_elements<bfloat16>(numbers);
   std::vector<std::int64_t> samples(64);
   for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = static_cast<std::int64_t>(i);
+  tensor<std::int64_t, cuda> ids(shape{64});
+  kernels::upload(ids.view(), samples);
   out.memory("dropout (64 x 1024, 768) bf16", 4.0 * static_cast<double>(numbers), [&] {
-    kernels::dropout(y.view(), ops::dropout_site{0.1, {42, 7}, 5, samples});
+    kernels::dropout(y.view(), ops::dropout_site_in<cuda>{0.1, {42, 7}, 5, ids.view()});
   });
 }
 

@@ -73,7 +73,9 @@ void time_of(char const* name, ops::attention_shape const& what, double dropout 
   tensor<ops::accumulate_t<T>, cuda> lse(shape{rows * what.heads});
   std::vector<std::int64_t> ids(static_cast<std::size_t>(what.batch));
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i);
-  dropout_site const site{dropout, {1, 2}, 3, ids};
+  tensor<std::int64_t, cuda> ids_there(shape{what.batch});
+  kernels::upload(ids_there.view(), ids);
+  dropout_site_in<cuda> const site{dropout, {1, 2}, 3, ids_there.view()};
   arena<cuda> scratch;
   auto const forward = milliseconds([&] { kernels::attention(y.view(), lse, qkv, what, scratch, site); });
   auto const backward =

@@ -1,4 +1,5 @@
 // generate DIR [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S] [--tokenizer FILE]
+//          [--weights int8|int4]
 //
 // Continues a text by N tokens (200) with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in
 // Hugging Face's format (config.json and model.safetensors, or an index of several files), as scripts/train writes it
@@ -6,7 +7,8 @@
 // (0: all) and of these from the most probable that together reach the probability P (1). Keys and values of earlier
 // tokens are cached, so that each is computed once. Tokens are those of FILE, a tokenizer.json or a .model of
 // sentencepiece; without it those of tokenizer.json or tokenizer.model in DIR, and if there is none, bytes. The text
-// ends early at an end token (eos_token_id) of generation_config.json or config.json.
+// ends early at an end token (eos_token_id) of generation_config.json or config.json. With --weights, products are
+// those of integers (docs/serving.md).
 //
 // If DIR is -, it first trains a tiny model on one line of text and writes it to ./model.
 //
@@ -16,6 +18,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -25,6 +28,7 @@
 #include "../vocabulary.hpp"
 
 #include "trireme/nn/pretrained.hpp"
+#include "trireme/ops/host/integer_products.hpp"
 #include "trireme/train/generate.hpp"
 #include "trireme/train/pretrained.hpp"
 #include "trireme/trireme.hpp"
@@ -37,6 +41,7 @@ struct options {
   std::string directory, prompt = "The ", tokenizer;
   std::int64_t tokens = 200;
   drawing how{.temperature = 0.7};
+  std::optional<ops::weight_form> weights;
 };
 
 template <class Number>
@@ -72,6 +77,8 @@ options parse(std::vector<std::string_view> const& given) {
       out.how.top_p = number<double>(name, given[i]);
     else if (name == "--seed")
       out.how.seed = number<std::uint64_t>(name, given[i]);
+    else if (name == "--weights")
+      out.weights = ops::weight_form_of(given[i]);
     else
       throw config_error(text("unknown option ", name));
   }
@@ -110,6 +117,8 @@ void run(options given) {
   auto const added = words.new_stream();
   auto const model = read_model(given.directory);
   comm::self_world world;
+  std::optional<ops::integer_products> integers;  // of the model that is made meanwhile
+  if (given.weights) integers.emplace(*given.weights);
   // All parameters are frozen, so that there are no gradients.
   auto trainer = make_trainer(model, optim::groups{optim::sgd{}, {{.names = "*", .frozen = true}}}, world);
   load_pretrained(trainer, given.directory);

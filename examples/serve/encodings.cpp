@@ -110,11 +110,6 @@ std::string encodings::metadata() const {
   return kserve::metadata(name_, inputs, {{"logits", "FP32", {-1, model_.classes}}});
 }
 
-serve::statistics encodings::now() const {
-  std::lock_guard const lock(counting_);
-  return told_;
-}
-
 encodings::tokens encodings::encode(std::string_view text, bool specials, char const* field) const {
   auto out = words_.encode(text, specials);
   if (out.empty()) throw openai::refusal(trireme::text(field, ": it has no tokens"), field);
@@ -134,33 +129,9 @@ void encodings::expect_length(std::size_t length, char const* field) const {
 
 tensor<float> encodings::compute(tokens const& rows, std::int64_t length) {
   auto const count = static_cast<std::int64_t>(rows.size()) / length;
-  {
-    std::lock_guard const lock(counting_);
-    ++told_.requests;
-    ++told_.waiting;
-    told_.prompt_tokens += static_cast<std::int64_t>(rows.size());
-  }
-  std::lock_guard const turn(computing_);
-  auto const change = [&](bool begins) {
-    std::lock_guard const lock(counting_);
-    told_.running += begins ? 1 : -1;
-    if (begins) {
-      --told_.waiting;
-      ++told_.passes;
-      told_.rows_computed += static_cast<std::int64_t>(rows.size());
-    }
-  };
-  change(true);
-  try {
-    auto out = model_.compute(tensor_view<std::int32_t const>(rows.data(), {count, length}));
-    change(false);
-    return out;
-  } catch (...) {
-    change(false);
-    std::lock_guard const lock(counting_);
-    ++told_.errors;
-    throw;
-  }
+  return compute_alone(rows.size(), [&] {
+    return model_.compute(tensor_view<std::int32_t const>(rows.data(), {count, length}));
+  });
 }
 
 std::pair<encodings::tokens, std::int64_t> encodings::rows_of(kserve::asked const& what) const {

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "../vocabulary.hpp"
 #include "encoder.hpp"
+#include "tensors.hpp"
 
 #include "trireme/serve/kserve.hpp"
 #include "trireme/serve/openai.hpp"
@@ -17,22 +17,17 @@ enum class pooling { mean, first };
 /// As sentence-transformers' files in a directory say; without them, the mean.
 pooling pooling_in(std::string const& directory);
 
-/// Answers of a BERT, without HTTP. Any thread may ask; one request is computed at a time.
-class encodings {
+/// Answers of a BERT.
+class encodings final : public tensor_model {
  public:
   /// @param model, words  outlive it.
   encodings(text_encoder& model, vocabulary const& words, std::string name, pooling how);
 
-  /// The response to /v1/embeddings: vectors of length 1.
-  /// Errors   refusal; also the next one's.
-  [[nodiscard]] std::string embeddings(std::string_view body);
-  /// The response to /v2/models/NAME/infer.
-  [[nodiscard]] std::string infer(std::string_view body);
-  /// That to GET /v2/models/NAME.
-  [[nodiscard]] std::string metadata() const;
-  /// Whether it has embeddings: a classifier has none.
-  [[nodiscard]] bool embeds() const noexcept { return model_.classes == 0; }
-  [[nodiscard]] trireme::serve::statistics now() const;
+  [[nodiscard]] std::string embeddings(std::string_view body) override;
+  [[nodiscard]] std::string infer(std::string_view body) override;
+  [[nodiscard]] std::string metadata() const override;
+  /// A classifier has none.
+  [[nodiscard]] bool embeds() const noexcept override { return model_.classes == 0; }
 
  private:
   using tokens = std::vector<std::int32_t>;
@@ -49,6 +44,4 @@ class encodings {
   std::string const name_;
   pooling const how_;
   trireme::serve::openai::limits limits_;
-  std::mutex mutable computing_, counting_;
-  trireme::serve::statistics told_;
 };

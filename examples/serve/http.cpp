@@ -23,6 +23,9 @@
 #include "page.hpp"
 
 #include "trireme/core/text.hpp"
+#include "trireme/serve/engine.hpp"
+#include "trireme/serve/kserve.hpp"
+#include "trireme/serve/openai.hpp"
 #include "trireme/version.hpp"
 
 using namespace trireme;
@@ -241,7 +244,7 @@ struct http_server::state {
       to.set_content("{\"status\":\"ok\"}", json_type);
     });
     server->Get("/metrics", [this](auto const&, auto& to) {
-      auto const now = model.engine != nullptr ? model.engine->now() : model.encoder->now();
+      auto const now = model.engine != nullptr ? model.engine->now() : model.tensors->now();
       to.set_content(openai::metrics(now), "text/plain; version=0.0.4");
     });
     server->Get("/v1/models", [this](auto const&, auto& to) {
@@ -250,7 +253,7 @@ struct http_server::state {
     if (model.engine != nullptr)
       complete();
     else
-      encode();
+      infer();
   }
 
   // The addresses of a language model.
@@ -263,8 +266,8 @@ struct http_server::state {
       posts.emplace_back(path);
     }
   }
-  // Those of a BERT.
-  void encode() {
+  // Those of a model of tensors.
+  void infer() {
     auto const computed = [this](std::string const& path, auto answer) {
       server->Post(pattern_of(path), [this, answer](auto const& asked, auto& to, auto const& read) {
         guarded(form_of(asked.path), to, [&] {
@@ -279,7 +282,7 @@ struct http_server::state {
       server->Get(pattern_of(path), [answer](auto const&, auto& to) { to.set_content(answer(), json_type); });
       gets.push_back(path);
     };
-    auto* const it = model.encoder;
+    auto* const it = model.tensors;
     auto const one = "/v2/models/" + options.limits.model;
     if (it->embeds()) computed("/v1/embeddings", [it](std::string const& body) { return it->embeddings(body); });
     computed(one + "/infer", [it](std::string const& body) { return it->infer(body); });
@@ -295,7 +298,7 @@ struct http_server::state {
   }
   // How errors are told.
   [[nodiscard]] form form_of(std::string_view path) const noexcept {
-    return model.encoder != nullptr && path.starts_with("/v2") ? form::kserve : form::openai;
+    return model.tensors != nullptr && path.starts_with("/v2") ? form::kserve : form::openai;
   }
   struct one_more {
     explicit one_more(std::atomic<std::int64_t>& of) : count(of) { ++count; }

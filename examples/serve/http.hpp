@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../vocabulary.hpp"
-#include "encodings.hpp"
+#include "tensors.hpp"
 
 #include "trireme/data/chat_lines.hpp"
 #include "trireme/serve/engine.hpp"
@@ -26,10 +26,10 @@ struct http_options {
   std::int64_t context = 0;           ///< of the model
 };
 
-/// What answers: the engine of a language model, or a BERT.
+/// What answers: the engine of a language model, or a model of tensors.
 struct served {
   trireme::serve::engine* engine = nullptr;
-  encodings* encoder = nullptr;
+  tensor_model* tensors = nullptr;
 };
 
 /// Answers HTTP with what a model computes. Each connection has a thread and one request.

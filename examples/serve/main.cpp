@@ -9,6 +9,7 @@
 #include <ctime>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -18,10 +19,12 @@
 #include "encoder.hpp"
 #include "encodings.hpp"
 #include "http.hpp"
+#include "images.hpp"
 #include "model.hpp"
 
 #include "trireme/formats/file.hpp"
 #include "trireme/nn/pretrained.hpp"
+#include "trireme/ops/host/integer_products.hpp"
 #include "trireme/serve/engine.hpp"
 #include "trireme/trireme.hpp"
 
@@ -32,13 +35,13 @@ namespace {
 constexpr char const* usage =
     R"(serve DIR [--port P] [--host H] [--api-key-file F] [--name NAME] [--tokenizer FILE] [--chat-template T]
       [--max-tokens N] [--max-body BYTES] [--max-streams N] [--queue N] [--running N] [--positions N]
-      [--pass-tokens N] [--drain-seconds S] [--precision fp32|bf16]
+      [--pass-tokens N] [--drain-seconds S] [--precision fp32|bf16] [--weights int8|int4]
       [--tls-cert FILE --tls-key FILE]
 
 Answers OpenAI's clients with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in Hugging Face's
 format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/completions, /v1/models, /health,
 /metrics, and a page at /. With a BERT it is /v1/embeddings, or of a classifier logits only, and
-/v2/models/NAME/infer of KServe's protocol. See docs/serving.md.
+/v2/models/NAME/infer of KServe's protocol, which also answers for images with a ViT or a convnet. See docs/serving.md.
 
   --host H             the address to listen at (127.0.0.1: only programs of this machine reach it)
   --port P             0 takes a free one; the first line of the output tells it (8000)
@@ -56,11 +59,13 @@ format, as scripts/train writes it to RUN/model: /v1/completions, /v1/chat/compl
   --positions N        places for keys and values of all of them (eight contexts, but not more than 16384)
   --pass-tokens N      positions that are computed in one pass (256)
   --precision P        fp32 or bf16: of what is read in each pass; the weights in DIR may have any type (fp32)
+  --weights W          int8 or int4: weights and what they are multiplied with are rounded to integers (as P says)
   --drain-seconds S    after SIGTERM or SIGINT, running answers have so long to end (60); a second signal ends them
 )";
 
 struct options {
   std::string directory, name, tokenizer, chat, keys, precision = "fp32";
+  std::optional<ops::weight_form> weights;
   std::int64_t max_tokens = 0, drain_seconds = 60;
   http_options http{};
   serve::engine_options engine{.most_waiting = 256};
@@ -118,6 +123,8 @@ options parse(std::vector<std::string_view> const& given) {
       out.engine.tokens_in_pass = number(name, value, 1, many);
     else if (name == "--precision")
       out.precision = value;
+    else if (name == "--weights")
+      out.weights = ops::weight_form_of(value);
     else if (name == "--drain-seconds")
       out.drain_seconds = number(name, value, 0, many);
     else
@@ -165,15 +172,27 @@ void answer(served what, vocabulary const& words, options const& given, sigset_t
 void encode(options given, vocabulary const& words, sigset_t const& signals) {
   if (given.precision != "fp32")
     throw config_error(text(given.directory, " has a BERT, which is served in fp32; leave out --precision"));
+  if (given.weights)
+    throw config_error(text(given.directory, " has a BERT, which is served in fp32; leave out --weights"));
   auto const separator = words.encode("[SEP]");  // one token, where the tokenizer has it
   auto const model = load_encoder(given.directory, separator.size() == 1 ? separator.front() : -1);
   encodings encoder(*model, words, given.name, pooling_in(given.directory));
   given.http.context = model->context;
-  answer({.encoder = &encoder}, words, given, signals);
+  answer({.tensors = &encoder}, words, given, signals);
+}
+
+void classify(options const& given, vocabulary const& words, sigset_t const& signals) {
+  if (given.precision != "fp32")
+    throw config_error(text(given.directory, " has a model of images, which is served in fp32; leave out --precision"));
+  auto const model = load_images(given.directory);
+  classifications images(*model, given.name);
+  answer({.tensors = &images}, words, given, signals);
 }
 
 void complete(options given, vocabulary const& words, sigset_t const& signals) {
   auto const load = given.precision == "bf16" ? load_bf16 : load_fp32;
+  std::optional<ops::integer_products> integers;  // of the model that is made meanwhile
+  if (given.weights) integers.emplace(*given.weights);
   auto const decoder = load(read_model(given.directory), given.directory);
   given.engine.known = std::min(words.count(), decoder->vocabulary());
   serve::engine engine(*decoder, given.engine);
@@ -209,6 +228,8 @@ void run(options given, sigset_t const& signals) {
   vocabulary const words(given.tokenizer, given.directory);
   if (is_encoder(given.directory))
     encode(given, words, signals);
+  else if (is_of_images(given.directory))
+    classify(given, words, signals);
   else
     complete(given, words, signals);
 }

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include <fmt/core.h>
 
 #include "asked.hpp"
+#include "conversations.hpp"
 #include "deadline_options.hpp"
 #include "device.hpp"
 #include "generate.hpp"
@@ -66,7 +68,8 @@ struct plan {
   run_files files;
   bool resume, accept_new_text;
   std::string runs, text, from;
-  trireme::data::token_shards shards;  // none of --text
+  trireme::data::token_shards shards;  // none of --text and of conversations
+  bool has_chats;
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
   trireme::data::shares shares;
   std::int64_t check_every, grace, workers, bad_samples;
@@ -89,6 +92,7 @@ struct plan {
         text(given.text("text")),
         from(given.text("from")),
         shards(shards_of(given)),
+        has_chats(names_conversations(given)),
         steps(given.number("steps", 0)),
         stop_after(given.number("stop-after", -1)),
         batch(given.number("batch", 1)),
@@ -118,8 +122,10 @@ struct plan {
         compression(given.text("compression")),
         device(given.text("device")),
         saved_options(given.to_json()) {
-    static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16"}));
+    static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"}));
     static_cast<void>(given.choice("device", {"cpu", "cuda", "simt"}));
+    if (on_device() && is_rounded())
+      throw config_error("--precision " + precision + " is emulated on CPUs only; take --device cpu, or bf16");
     if (on_device()) expect_device(device);
     model.validate();
     if (shares.given()) policies.parallel.expect_shares();
@@ -129,8 +135,9 @@ struct plan {
       optimizer.momentum = 0;
     }
     if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
-    if (text.empty() && !has_shards()) throw config_error("--text names no file; scripts/train gives one");
-    if (!text.empty() && has_shards()) throw config_error("a run has --text or --data; give one of them");
+    bool const has_data = has_shards() || has_chats;
+    if (text.empty() && !has_data) throw config_error("--text names no file; scripts/train gives one");
+    if (!text.empty() && has_data) throw config_error("a run has --text or --data; give one of them");
     if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
     constexpr std::int64_t most_counted = std::int64_t{1} << 31;  // the loader's limit
     if (batch > most_counted) throw config_error(trireme::text("--batch is ", batch, "; at most ", most_counted));
@@ -149,13 +156,15 @@ struct plan {
     }
   }
 
+  /// Whether products are of 8 or 4 bits.
+  [[nodiscard]] bool is_rounded() const { return precision == "fp8" || precision == "mxfp8" || precision == "nvfp4"; }
   /// Whether it trains in the memory of a device.
   [[nodiscard]] bool on_device() const noexcept { return device != "cpu"; }
   [[nodiscard]] bool has_shards() const noexcept { return !shards.files.patterns.empty(); }
   static trireme::data::token_shards shards_of(options const& given) {
     using trireme::data::shard_kind;
     trireme::data::token_shards out{.context = given.number("context", 2)};
-    if (given.text("data").empty()) return out;
+    if (given.text("data").empty() || names_conversations(given)) return out;
     out.files = given.text("data");
     out.kind = static_cast<shard_kind>(
         given.choice("data-kind", {"recognised", "u16", "u32", "llm_c", "megatron", "npy", "safetensors"}));
@@ -185,7 +194,7 @@ struct plan {
             .sequences = std::ceil(static_cast<double>(std::min(batch, known)) / static_cast<double>(parts)),
             .ranks = static_cast<double>(ranks),
             .ranks_here = static_cast<double>(here),
-            .moments = static_cast<double>(optimizer.least_moments()),
+            .moments = optimizer.least_moments(),
             .each_has_all = policies.parallel.cuts_nothing() &&
                             policies.parallel.samples() == parallel_choice::splits_samples::data,
             .on_device = on_device(),
@@ -238,6 +247,15 @@ class float_evaluation {
   basic_exchange<env, comm::self_world, trireme::parallel::data, trireme::compression::none> exchange_;
 };
 
+std::unique_ptr<any_trainer> trainer_of(plan const& what, comm::any_world& world) {
+  if (what.is_rounded()) return make_rounded(what.precision, what.policies, what.model, what.optimizer, world);
+  auto* const make = what.precision == "fp32"   ? (what.on_device() ? make_fp32_on_device : make_fp32)
+                     : what.precision == "bf16" ? (what.on_device() ? make_bf16_on_device : make_bf16)
+                     : what.on_device()         ? make_fp16_on_device
+                                                : make_fp16;
+  return make(what.policies, what.model, what.optimizer, world);
+}
+
 /// One rank's part of a run.
 class run {
  public:
@@ -251,10 +269,7 @@ class run {
         words_(tokens),
         held_out_(text.held_out(most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
-        trainer_((what.precision == "fp32"   ? (what.on_device() ? make_fp32_on_device : make_fp32)
-                  : what.precision == "bf16" ? (what.on_device() ? make_bf16_on_device : make_bf16)
-                  : what.on_device()         ? make_fp16_on_device
-                                             : make_fp16)(what.policies, what.model, what.optimizer, world)),
+        trainer_(trainer_of(what, world)),
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {
     what.shares.validate(world.size());
@@ -511,6 +526,12 @@ class run {
                            {"seconds", seconds},
                            {"model", to_string(plan_.model)},
                            {"optimizer", to_string(plan_.optimizer)}});
+    if (auto const& chats = text_.chats()) {
+      summary.set("conversations", chats->conversations);
+      summary.set("conversations_cut", chats->cut);
+      summary.set("conversations_left_out", chats->left_out);
+      summary.set("tokens_to_learn", chats->targets);
+    }
     if (!words_.bytes()) {
       summary.set("tokenizer_sha256", words_.sha256());
     }
@@ -695,7 +716,11 @@ token_choice tokens_of(options const& given, run_files const& files, std::option
     }
   }
   auto const vocabulary = given.number("vocabulary", 0);
-  bool const shards = !given.text("data").empty();
+  bool const chats = names_conversations(given);
+  if (chats && path.empty()) {
+    throw config_error("--data FILE.jsonl holds conversations; give the --tokenizer, with its chat template beside it");
+  }
+  bool const shards = !chats && !given.text("data").empty();
   if (vocabulary > 0 && (!shards || !path.empty())) {
     throw config_error(
         "--vocabulary goes with --data and without --tokenizer, whose vocabulary is known; leave it out");
@@ -743,6 +768,8 @@ int train(options& given) {
       given.text("from").empty()
           ? model_choice::described_by(given, tokens.vocabulary())
           : model_choice::from_files(given, begun ? files.directory : given.text("from"), tokens.vocabulary());
+  if (names_conversations(given))
+    given.decide("chat", std::string(name_of(chat_format(given, given.text("tokenizer")))));
   plan const what(given, model_choice::with_changes(given, chosen));
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
@@ -751,11 +778,23 @@ int train(options& given) {
   static_cast<void>(expect_device_room(what.need(world_ranks, ranks_here, 0), of_device));
   auto shards = what.shards;
   shards.vocabulary = tokens.vocabulary();
-  auto text = what.has_shards() ? examine_shards(shards) : examine_text(what.text, what.runs, comm::reports(""));
+  std::optional<data::chat_samples> chats;
+  if (what.has_chats) chats = read_conversations(given, tokens);
+  auto text = chats               ? examine_conversations(*chats, given.text("data"))
+              : what.has_shards() ? examine_shards(shards)
+                                  : examine_text(what.text, what.runs, comm::reports(""));
   text.tokenizer = tokens.sha256();
-  auto const parts = what.has_shards()
+  auto const parts = chats ? run_text(cut_conversations(*chats, text, text_before, what.accept_new_text))
+                     : what.has_shards()
                          ? run_text(cut_shards(shards, text, text_before, what.accept_new_text))
                          : run_text(cut_text(text, text_before, what.context, what.accept_new_text), tokens);
+  if (auto const& count = parts.chats(); count && comm::reports("")) {
+    std::fprintf(stderr, "%s\n",
+                 trireme::text(trireme::how_many(count->conversations, "conversation"), " with ", count->targets,
+                               " tokens to learn, ", count->cut, " of them cut, and ", count->left_out,
+                               " left out because of --context ", what.context)
+                     .c_str());
+  }
   auto const need = what.need(world_ranks, ranks_here, parts.training().size());
   expect_room(need);
   if (auto const both = expect_device_room(need, of_device); !both.empty() && comm::reports(""))
@@ -772,7 +811,9 @@ int train(options& given) {
                                        trireme::how_many(world.size(), "process")));
     }
     expect_one_run(world, given,
-                   trireme::text(trireme::how_many(text.bytes, what.has_shards() ? "token" : "byte"),
+                   trireme::text(trireme::how_many(text.bytes, what.has_chats      ? "sample"
+                                                               : what.has_shards() ? "token"
+                                                                                   : "byte"),
                                  " with the SHA-256 ", text.sha256),
                    tokens.of_what());
     if (what.on_device()) remember_device_plan(need.least_device_bytes() / need.ranks_here);

@@ -21,8 +21,10 @@ inline void expect_one_run(trireme::comm::any_world& world, options const& given
   using namespace trireme;
   auto const whose = "the ranks disagree";
   // Compared alone, because another build may have other options.
-  std::array const build{parallel::rank_value{
-      "the build", given.text("precision") == "bf16" ? build_text<precision::bf16>() : build_text<precision::fp32>()}};
+  std::array const build{
+      parallel::rank_value{"the build", given.text("precision") == "fp32" || given.text("precision") == "fp16"
+                                            ? build_text<precision::fp32>()
+                                            : build_text<precision::bf16>()}};
   parallel::expect_same_on_all_ranks(world, whose, world.rank(), build,
                                      "start the same program on all of them, with TRIREME_CPU=LEVEL if CPUs differ");
   std::vector<std::string> names;

@@ -24,10 +24,16 @@ class options {
     add("ranks", "", "N", "ranks: threads, or processes under --mpi (default: one per core)");
     add("text", "", "FILE", "a UTF-8 text, whose last 10 % is held out; each byte is a token");
     add("data", "", "FILES",
-        "token shards instead of a text: a file, a directory or a pattern in quotes (\"data/train_*.bin\"); the last "
-        "10 % of the tokens are held out");
+        "token shards instead of a text: a file, a directory or a pattern in quotes (\"data/train_*.bin\"); or "
+        "conversations, FILE.jsonl; the last 10 % of them are held out");
     add("data-kind", "recognised", "KIND",
         "recognised | u16 | u32 | llm_c | megatron | npy | safetensors (nanoGPT's files are u16, and not recognised)");
+    add("chat", "auto", "C",
+        "of --data FILE.jsonl, whose lines are conversations ({\"messages\": [...]}, or {\"prompt\": ..., "
+        "\"completion\": ...}); losses are those of answers alone: auto (the chat template in the tokenizer's folder) "
+        "| chatml | llama3 | plain");
+    add("chat-longer", "refused", "L", "of conversations that --context does not hold: refused | cut | left_out");
+    add("chat-packing", "none", "P", "none | best_fit (as many whole conversations in a sequence as fit)");
     add("vocabulary", "0", "N", "with --data and without --tokenizer: the number of different tokens");
     add("tokenizer", "", "FILE",
         "a tokenizer.json of Hugging Face or a .model of sentencepiece, whose tokens are used instead of bytes");
@@ -47,7 +53,8 @@ class options {
         "cpu | cuda (one GPU, which all ranks share) | simt (the kernels of a GPU in a simulator of its threads, on "
         "the CPU: to check them; very slow)");
     add("precision", "bf16", "P",
-        "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU products by Eigen, slower)");
+        "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU products by Eigen, slower) | fp8 | mxfp8 | nvfp4 "
+        "(products of 8 and 4 bits, emulated in bf16, on the CPU only: to try a format)");
     add("compression", "none", "C",
         "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | dgc | power_sgd (int2 "
         "and the following ones with error feedback; random_k, top_k and dgc send 1 % of the gradients, power_sgd has "
@@ -86,7 +93,9 @@ class options {
         "even | auto[:STEPS] | weights such as 2:1, one per rank: which part of a batch each rank gets "
         "(auto: what the ranks' speed asks for, measured every 20 steps or as said); only with data, zero1 and zero2");
     add("optimizer", "adamw", "O",
-        "adamw | sgd | muon | adafactor | lamb (the last three cannot be used with tensor or expert)");
+        "adamw | sgd | muon | adafactor | lamb | adamw8 (moments of 8 bits, on the CPU; the last four cannot be used "
+        "with "
+        "tensor)");
     add("rate", "", "R",
         "peak learning rate; warm-up, then a cosine down to a tenth (default 0.002; for sgd 0.1, for muon and "
         "adafactor 0.02, for lamb 0.01)");

@@ -7,13 +7,16 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include "trireme/core/error.hpp"
 #include "trireme/parallel/any_pipeline.hpp"
 #include "trireme/parallel/context.hpp"
+#include "trireme/parallel/diloco.hpp"
 #include "trireme/parallel/expert.hpp"
 #include "trireme/parallel/mesh.hpp"
+#include "trireme/parallel/strategies.hpp"
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/train/rule_table.hpp"
 
@@ -21,7 +24,8 @@
 ///
 /// The text is a list of axes: `data`, `zero3`, `pipeline:zbv`, `data=2,tensor=2,pipeline=2:1f1b`, `context=2:ulysses`,
 /// `diloco:50` (steps between exchanges), `parameter_server:2` (steps by which gradients are late). `sequence` is added
-/// to tensor and has its degree; alone it means both.
+/// to tensor and has its degree; alone it means both. Other axes beside diloco are within its learners:
+/// `diloco=2,zero1=2,tensor=2`.
 class parallel_choice {
  public:
   enum class splits_samples { data, zero1, zero2, zero3, diloco, parameter_server };
@@ -40,10 +44,15 @@ class parallel_choice {
     }
     if (has(axis::pipeline) && (samples_ == splits_samples::zero2 || samples_ == splits_samples::zero3))
       fail_by("pipeline-keeps-gradients");
-    bool const alone = samples_ == splits_samples::diloco;
-    if (alone && (has(axis::context) || has(axis::expert))) fail_by("local-steps-need-whole-samples");
-    if (reproducible && (alone || samples_ == splits_samples::parameter_server)) {
-      fail("--reproducible works with data, zero1, zero2 and zero3 only; leave one of them out");
+    if (has(axis::learners)) {
+      if (samples_ == splits_samples::parameter_server) fail_by("learners-share-plain-steps");
+      if (has(axis::data) && samples_ != splits_samples::zero1)
+        fail(
+            "within the learners of diloco this program has zero1; use it, or write the mesh in a program of your own");
+      samples_ = splits_samples::diloco;
+    }
+    if (reproducible && samples_ == splits_samples::parameter_server) {
+      fail("--reproducible works with data, zero1, zero2, zero3 and diloco only; leave one of them out");
     }
     if (reproducible && has(axis::context)) {
       fail("--reproducible adds whole micro-batches, whose positions context shares by several ranks; leave one out");
@@ -71,7 +80,7 @@ class parallel_choice {
 
   /// The number of parts into which the samples of a step are split; the mesh must fit the world.
   [[nodiscard]] int replicas(int world) const noexcept {
-    return degree(axis::data, world) * degree(axis::expert, world);
+    return degree(axis::learners, world) * degree(axis::data, world) * degree(axis::expert, world);
   }
   /// Micro-batches per step that keep a pipeline busy (four per stage); 0 without one.
   [[nodiscard]] std::int64_t micro_batches(int world) const noexcept {
@@ -82,7 +91,7 @@ class parallel_choice {
   template <class Axis>
   [[nodiscard]] Axis data_axis() const {
     Axis out;
-    out.ways = ways(axis::data);
+    out.ways = ways(trireme::kind_of_axis<Axis>);
     if constexpr (requires { out.reproducible; }) out.reproducible = reproducible_;
     if constexpr (requires { out.period; }) out.period = number_ == unset ? out.period : number_;
     if constexpr (requires { out.staleness; }) out.staleness = number_ == unset ? 1 : number_;
@@ -96,9 +105,10 @@ class parallel_choice {
     sequence const rows{.ways = sequence_ ? 0 : 1};
     context const positions{.ways = ways(axis::context), .method = method_};
     expert const mixture{.ways = ways(axis::expert)};
-    if constexpr (requires { requires Axis::local_steps; }) {  // these have no context and no experts
-      return ordered(trireme::parallel::mesh(
-          data_axis<Axis>(), any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)}, cut, rows));
+    if constexpr (std::is_same_v<Axis, diloco>) {
+      return ordered(trireme::parallel::mesh(data_axis<diloco>(), data_axis<zero<1>>(),
+                                             any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)},
+                                             mixture, positions, cut, rows));
     } else if constexpr (Axis::gradients == trireme::distribution::replicate) {
       return ordered(trireme::parallel::mesh(data_axis<Axis>(),
                                              any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)},
@@ -112,6 +122,7 @@ class parallel_choice {
   using kind_of_axis = std::string_view;
   /// The kinds of axes.
   struct axis {
+    static constexpr kind_of_axis learners = trireme::kind_of_axis<trireme::parallel::diloco>;
     static constexpr kind_of_axis data = "data";
     static constexpr kind_of_axis tensor = trireme::parallel::tensor::kind;
     static constexpr kind_of_axis sequence = trireme::parallel::sequence::kind;
@@ -160,8 +171,8 @@ class parallel_choice {
     if (colon != item.npos) {
       if (kind == axis::context) {
         take_method(item.substr(colon + 1));
-      } else if (kind == axis::data && samples_ >= splits_samples::diloco) {
-        take_number(item.substr(colon + 1));
+      } else if (name == "diloco" || name == "parameter_server") {
+        take_number(item.substr(colon + 1), name == "diloco" ? 1 : 0);
       } else {
         if (kind != axis::pipeline) fail(trireme::text(name, " has no schedule; only pipeline has one"));
         schedule_ = item.substr(colon + 1);
@@ -198,13 +209,13 @@ class parallel_choice {
           "\": the axes are data, zero1, zero2, zero3, diloco, parameter_server, tensor, sequence, context, "
           "pipeline and expert"));
     }
+    if (name == "diloco") return axis::learners;
     samples_ = static_cast<splits_samples>(index);
     return axis::data;
   }
-  void take_number(std::string_view number) {
+  void take_number(std::string_view number, int least) {
     auto const* const end = number.data() + number.size();
     auto const [stopped, problem] = std::from_chars(number.data(), end, number_);
-    int const least = samples_ == splits_samples::diloco ? 1 : 0;
     if (problem == std::errc{} && stopped == end && number_ >= least) return;
     fail(trireme::text("\"", number, "\" is not a number of steps: it must be a whole number of at least ", least));
   }
@@ -224,7 +235,7 @@ class parallel_choice {
     if (!found) fail(trireme::text("unknown schedule \"", schedule_, "\": there are ", names));
   }
   static std::string_view split_by(kind_of_axis kind) {
-    if (kind == axis::data) return "samples";
+    if (kind == axis::data || kind == axis::learners) return "samples";
     if (kind == axis::context) return "positions";
     if (kind == axis::expert) return "experts";
     return kind == axis::pipeline ? "the list of layers" : "layers";

@@ -36,16 +36,17 @@ struct preset {
 template <class Precision, class Space = trireme::host>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, language_model const& model,
                                                                 optimizer_choice const& optimizer,
-                                                                trireme::comm::any_world& world) {
+                                                                trireme::comm::any_world& world,
+                                                                Precision const& precision = {}) {
   using namespace trireme;
   using axis = parallel_choice::splits_samples;
   auto const& split = chosen.parallel;
   auto const updates = optimizer.any<environment<Precision, Space>>();
   auto const make = [&](auto const& policy, auto const& compression) -> std::unique_ptr<any_trainer> {
     if constexpr (std::is_same_v<Space, host>)
-      return make_any_trainer(model, updates, world, policy, Precision{}, compression);
+      return make_any_trainer(model, updates, world, policy, precision, compression);
     else
-      return make_any_trainer_in<Space>(world, model, updates, policy, Precision{}, compression);
+      return make_any_trainer_in<Space>(world, model, updates, policy, precision, compression);
   };
   auto const lossless = [&]<class Axis>(std::type_identity<Axis>) {
     return make(split.mesh<Axis>(), compression::none{});
@@ -93,8 +94,10 @@ template <class Precision, class Space = trireme::host>
     if constexpr (requires { policy.outer_momentum; }) {
       // SparseLoCo: what keeps a residual takes the place of outer momentum.
       if (chosen.compression > compression_preset::int4) policy.outer_learning_rate = 1, policy.outer_momentum = 0;
+      return make(parallel::mesh{policy, split.data_axis<parallel::zero<1>>()}, any);
+    } else {
+      return make(policy, any);
     }
-    return make(policy, any);
   };
   auto const with = [&]<class Axis>(std::type_identity<Axis> which) {
     return chosen.compression == compression_preset::none ? lossless(which) : lossy(which);
@@ -122,3 +125,7 @@ template <class Precision, class Space = trireme::host>
                                                               optimizer_choice const&, trireme::comm::any_world&);
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp16(preset const&, language_model const&,
                                                               optimizer_choice const&, trireme::comm::any_world&);
+/// fp8, mxfp8 or nvfp4.
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_rounded(std::string const& format, preset const&,
+                                                                 language_model const&, optimizer_choice const&,
+                                                                 trireme::comm::any_world&);

@@ -28,7 +28,7 @@
 #include "utf8.hpp"
 
 /// What a run stores about its text, in text.json of its directory: state of the run like the checkpoint. Of token
-/// shards `bytes` and `held_out_begin` count tokens.
+/// shards `bytes` and `held_out_begin` count tokens, of conversations samples.
 struct text_record {
   std::string path;
   std::int64_t bytes = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/sha256.hpp"
+#include "trireme/data/combined.hpp"
 #include "trireme/data/text_tokens.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/data/token_shards.hpp"
@@ -130,8 +132,16 @@ class text_windows {
 
  private:
   std::variant<trireme::data::token_windows, trireme::data::held_out_windows, trireme::data::packed_windows,
-               trireme::data::token_shard_windows>
+               trireme::data::token_shard_windows, trireme::data::subset>
       of_;
+};
+
+/// The two parts of a run's conversations, and what is to be told about all of them.
+struct chat_split {
+  trireme::data::subset training, held_out;
+  struct counts {
+    std::int64_t conversations = 0, targets = 0, cut = 0, left_out = 0;
+  } of{};
 };
 
 /// The two parts of a run's text.
@@ -156,9 +166,18 @@ class run_text {
   explicit run_text(trireme::data::shard_split const& parts)
       : training_(parts.training), shards_(parts.held_out), tokens_a_byte_(0) {}
 
+  explicit run_text(chat_split const& parts)
+      : training_(parts.training), chats_(parts.held_out), chat_counts_(parts.of), tokens_a_byte_(0) {}
+
   [[nodiscard]] text_windows const& training() const noexcept { return training_; }
   /// The first windows of the held-out text, of `most` tokens in total or at least one window.
   [[nodiscard]] text_windows held_out(std::int64_t most) const {
+    if (chats_) {
+      auto const count = std::min(chats_->size(), std::max<std::int64_t>(1, most / chats_->input_shape().size()));
+      std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+      std::iota(ids.begin(), ids.end(), std::int64_t{0});
+      return text_windows(trireme::data::subset(*chats_, std::move(ids)));
+    }
     if (shards_) return text_windows(shards_->first(std::max<std::int64_t>(1, most / shards_->description().context)));
     auto range = held_out_->description();
     auto const windows = std::max<std::int64_t>(1, most / range.context);
@@ -166,13 +185,17 @@ class run_text {
     range.last_byte = range.first_byte + std::min(held_out_->size(), windows) * range.context - 1;
     return text_windows(range.open_held_out());
   }
-  /// In the held-out text; 0 if it is not known, of shards.
+  /// Of conversations; else nothing.
+  [[nodiscard]] std::optional<chat_split::counts> const& chats() const noexcept { return chat_counts_; }
+  /// In the held-out text; 0 if it is not known, of shards and conversations.
   [[nodiscard]] double tokens_a_byte() const noexcept { return tokens_a_byte_; }
 
  private:
   text_windows training_;
   std::optional<trireme::data::held_out_windows> held_out_;  // of a text
   std::optional<trireme::data::token_shard_windows> shards_;
+  std::optional<trireme::data::subset> chats_;
+  std::optional<chat_split::counts> chat_counts_;
   std::vector<trireme::data::packed_windows> packed_;  // one, or none if tokens are bytes
   double tokens_a_byte_ = 1;
 };

@@ -14,7 +14,8 @@ _trireme() {
   fi
   # What a line of --help names between bars: "--type TYPE    f32 | f16 | ..."
   if [[ $before == --* ]]; then
-    values=$(sed -nE "s/^  $before [^ ]* +//p" <<<"$help" | grep -oE '^[a-z0-9_]+( \| [a-z0-9_]+)+' | tr -d '|')
+    values=$(sed -nE "s/^  $before [^ ]* +//p" <<<"$help" | grep -oE '^[a-z0-9_]+( \| [a-z0-9_]+)+' |
+      tr -s '| ' '\n' | awk '!seen[$0]++')
   fi
   mapfile -t COMPREPLY < <(if [[ -n $values ]]; then compgen -W "$values" -- "$word"; else compgen -f -- "$word"; fi)
 }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 66236f950232dcbfb36dc34e7c519b52aee2bc48375021c7f4ad773ddc7f2c42
+// SHA-256 of the sources: baa4751266ae1a5d2b3e9384026627e238f8ef1a73f1bd5de1ad2f41ece22f35
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -431,6 +431,12 @@ struct comm_error : error {
   using error::error;
 };
 
+/// A device or its driver reported an error: a kernel that failed, a call that was refused. What was queued on the
+/// device before is lost with it, so it is handled as a failed communicator.
+struct device_error : comm_error {
+  using comm_error::comm_error;
+};
+
 /// An assertion of the active level failed (see assertion.hpp).
 struct assertion_error : error {
   using error::error;
@@ -603,6 +609,8 @@ namespace trireme {
 //                               without it does all work at once
 //   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
 //   note_kernel(name, views...)  (optional, without_elements) called with the tensors of each kernel; noexcept
+//   staging                     (optional) a touchable space from whose memory ops::batch_queue<Space> copies while the
+//                               host goes on; the loader reads batches into it
 //   remember_plan(bytes)        (optional) what a plan foresees for the calling thread's rank; noexcept: for messages
 // Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
 
@@ -615,6 +623,12 @@ inline constexpr bool touchable = requires {
 template <class Space>
 inline constexpr bool without_elements = requires {
   requires Space::without_elements;
+};
+
+/// Whether batches are copied to a space from memory that only their owner may change while they are.
+template <class Space>
+inline constexpr bool has_staging = requires {
+  typename Space::staging;
 };
 
 /// Returns when all work that the calling thread has queued in a space is done.
@@ -1499,6 +1513,16 @@ class late_listener {
   std::shared_ptr<function> listener_;
 };
 
+/// The failure of an operation at its deadline. @param missing  ranks; empty: not known. @param offence  ", which ..."
+[[nodiscard]] inline std::string too_late(std::string_view who, std::string_view what,
+                                          std::chrono::milliseconds deadline, std::vector<int> const& missing,
+                                          std::string_view offence = {}) {
+  return text(who, ": ", what, " waited ", to_string(deadline), " for ",
+              missing.empty() ? "the others" : list_of("rank", missing), offence, "; find out why ",
+              agreeing(missing.size(), "it is", "they are"), " late, or raise ", who.substr(who.find("comm::")),
+              "{.deadline}");
+}
+
 /// Reports an operation once, when half of its deadline is over. @param describe  returns the late_call; its list of
 /// missing ranks is empty if all ranks have arrived meanwhile.
 template <class Describe>
@@ -2226,13 +2250,14 @@ class tensors_within {
     out.extents.push_back(one_.extents[rank - 1] / period_ * bands_[band].count);
     return out;
   }
-  /// Calls f(in_parameter, in_tensor, n) for the contiguous ranges of the parameter that form tensor (place, band).
-  template <class F>
-  void for_each_run(std::int64_t place, std::size_t band, F&& f) const {
+  /// Where tensor (place, band) lies in the parameter: rows of `width` elements, from one to the next `row`.
+  struct rows_of_tensor {
+    std::int64_t first, row, width, count;
+  };
+  [[nodiscard]] rows_of_tensor rows(std::int64_t place, std::size_t band) const noexcept {
     auto const size = one_.extents.size();
-    if (whole()) return f(place * size, std::int64_t{0}, size);
     auto const [first, width] = bands_[band];
-    for (std::int64_t at = 0, to = 0; at < size; at += period_, to += width) f(place * size + at + first, to, width);
+    return {place * size + first, period_, width, period_ == 0 ? 0 : size / period_};
   }
 
  private:
@@ -2432,17 +2457,26 @@ struct attention_shape {
   [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
 };
 
+/// The numbers of samples in a memory space: see samples_in.
+template <class Space>
+using sample_ids_in = std::conditional_t<std::is_same_v<Space, host>, std::span<std::int64_t const>,
+                                         tensor_view<std::int64_t const, Space>>;
+
 /// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on every rank. Off if the
 /// probability is 0 or there are no samples.
-struct dropout_site {
+template <class Space>
+struct dropout_site_in {
   double probability = 0;
   random_key key;
   std::uint32_t site = 0;
-  std::span<std::int64_t const> samples;
+  sample_ids_in<Space> samples;
   std::int64_t first = 0;  ///< index of the first element here among the elements of all samples
   std::int64_t whole = 0;  ///< number of elements of all samples; 0: the number here
   [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
+  [[nodiscard]] std::int64_t sample_count() const noexcept { return static_cast<std::int64_t>(samples.size()); }
 };
+/// In host memory.
+using dropout_site = dropout_site_in<host>;
 
 }  // namespace trireme
 
@@ -2607,6 +2641,7 @@ struct element_run {
 using trireme::attention_mask;
 using trireme::attention_shape;
 using trireme::dropout_site;
+using trireme::dropout_site_in;
 using trireme::gradient_terms;
 using trireme::loss_sum;
 using trireme::losses_in;
@@ -2712,7 +2747,9 @@ struct sgd_numbers {
 /// value - by * (-1, 0 or 1: the sign of `measured`), of double and of float.
 template <class M, class G>
 [[nodiscard]] constexpr M stepped_against_sign(M value, G measured, double by) noexcept {
-  return value - static_cast<M>(by) * static_cast<M>((measured > 0) - (measured < 0));
+  using real = accumulate_t<M>;
+  return static_cast<M>(static_cast<real>(value) -
+                        static_cast<real>(by) * static_cast<real>((measured > 0) - (measured < 0)));
 }
 
 }  // namespace trireme::ops
@@ -6403,6 +6440,16 @@ inline void rest(clock::duration waited) {
     std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
 }
 
+/// The same in a wait in which this rank makes the progress itself: a round must come soon, but after a few
+/// milliseconds the core is needed by ranks that still compute.
+inline constexpr std::chrono::milliseconds long_wait{5};
+inline void rest_between_rounds(bool is_long) {
+  if (is_long)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  else
+    std::this_thread::yield();
+}
+
 /// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait has no time limit.)
 /// @param one_process  only threads of this process change the word.
 inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds limit,
@@ -8354,9 +8401,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
                        : stage == node_operation::stage::exchanging ? ", which did not take part"
                                                                     : ", which did not finish its share";
-  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
-                   "; find out why ", agreeing(missing.size(), "it is", "they are"), " late, or raise ",
-                   launch.who.substr(launch.who.find("comm::")), "{.deadline}"));
+  launch.fail(too_late(launch.who, describe(op), op.where->deadline, missing, offence));
 }
 
 /// Throws the failure of the launch, once the others have stopped accessing this rank's memory (settle()).
@@ -9381,6 +9426,9 @@ struct state_location {
   /// yet): on another number of ranks each takes an equal part of the sum. A compressor says 1; the exchange, which
   /// knows over how many ranks a gradient is summed, says how many summands there are.
   std::int64_t summands = 0;
+  /// At least 0 where ranks take steps apart: these are the numbers of that learner, saved under its number. Its ranks
+  /// own and keep them as those of a run; a checkpoint can be loaded for the same number of learners.
+  std::int64_t learner = -1;
 };
 
 }  // namespace trireme
@@ -11397,13 +11445,25 @@ template <class Space = host>
 struct samples_in {
   any_view<Space> inputs;
   any_view<Space> targets;
-  std::span<std::int64_t const> ids;
+  sample_ids_in<Space> ids;
+  /// The number of the filling of staging memory that has these samples (batch_memory), unlike all others of the
+  /// process; 0: they are elsewhere, and may change as soon as the step is over.
+  std::uint64_t filling = 0;
 
   [[nodiscard]] std::int64_t count() const noexcept { return inputs.extents.rank() == 0 ? 0 : inputs.extents[0]; }
   /// Samples [first, first + n).
   [[nodiscard]] samples_in part(std::int64_t first, std::int64_t n) const {
     return {inputs.rows(first, n), targets.extents.rank() == 0 ? targets : targets.rows(first, n),
-            ids.empty() ? ids : ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))};
+            ids.empty() ? ids : part_of(ids, first, n), filling};
+  }
+
+ private:
+  static std::span<std::int64_t const> part_of(std::span<std::int64_t const> all, std::int64_t first, std::int64_t n) {
+    return all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
+  }
+  static tensor_view<std::int64_t const, Space> part_of(tensor_view<std::int64_t const, Space> all, std::int64_t first,
+                                                        std::int64_t n) {
+    return all.flat(first, n);
   }
 };
 
@@ -11430,7 +11490,7 @@ decltype(auto) with_numbers(any_view<Space> const& numbers, char const* what, F&
 /// Errors  throws config_error if the numbers of samples differ.
 template <class X, class Y, class Space>
 [[nodiscard]] samples_in<Space> make_samples(tensor_view<X, Space> features, tensor_view<Y, Space> targets,
-                                             std::span<std::int64_t const> ids = {}) {
+                                             sample_ids_in<Space> ids = {}) {
   if (features.rank() == 0)
     throw config_error("trireme::make_samples: the features are a scalar; add a first axis, one row a sample");
   auto const count = features.extent(0);
@@ -11547,6 +11607,2298 @@ template <dataset D>
 }
 
 }  // namespace trireme
+
+// ---- trireme/formats/directory.hpp
+#include <fcntl.h>
+
+// ---- trireme/formats/file_system.hpp
+#include <dirent.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace trireme::formats {
+
+/// The file operations that this room uses, each as in POSIX: -1 and errno on failure. A path is relative to the
+/// directory `at`: an open descriptor, or AT_FDCWD.
+///
+/// Why a class: tests derive one that fails or stops at operation n, for every n. It must outlive its users.
+///
+/// Threads  stateless; any number of callers.
+class file_system {
+ public:
+  file_system() = default;
+  file_system(file_system const&) = delete;
+  file_system& operator=(file_system const&) = delete;
+  virtual ~file_system() = default;
+
+  virtual int open(int at, char const* path, int flags, ::mode_t mode) { return ::openat(at, path, flags, mode); }
+  virtual int close(int descriptor) { return ::close(descriptor); }
+  virtual int status(int descriptor, struct ::stat& out) { return ::fstat(descriptor, &out); }
+  virtual ::ssize_t read(int descriptor, void* to, std::size_t bytes, ::off_t at) {
+    return ::pread(descriptor, to, bytes, at);
+  }
+  virtual ::ssize_t write(int descriptor, void const* from, std::size_t bytes) {
+    return ::write(descriptor, from, bytes);
+  }
+  virtual int truncate(int descriptor, ::off_t bytes) { return ::ftruncate(descriptor, bytes); }
+  virtual int synchronise(int descriptor) { return ::fsync(descriptor); }
+  virtual int rename(int at, char const* from, char const* to) { return ::renameat(at, from, at, to); }
+  /// The same from one open directory into another.
+  virtual int move(int from, char const* name, int to, char const* there) { return ::renameat(from, name, to, there); }
+  /// Exchanges two names in one step. Many file systems cannot (NFS, FUSE, ZFS).
+  virtual int exchange(int at, char const* one, char const* other) {
+#ifdef SYS_renameat2  // by its number: musl had no function for it
+    constexpr unsigned change_places = 2;
+    return static_cast<int>(::syscall(SYS_renameat2, at, one, at, other, change_places));
+#else
+    static_cast<void>(at), static_cast<void>(one), static_cast<void>(other);
+    errno = ENOSYS;
+    return -1;
+#endif
+  }
+  virtual int unlink(int at, char const* path) { return ::unlinkat(at, path, 0); }
+  virtual int make_directory(int at, char const* path, ::mode_t mode) { return ::mkdirat(at, path, mode); }
+  virtual int remove_directory(int at, char const* path) { return ::unlinkat(at, path, AT_REMOVEDIR); }
+  /// Adds the names in an open directory, in any order, including "." and "..".
+  virtual int list(int descriptor, std::vector<std::string>& names) {
+    auto const own =
+        ::openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // a new descriptor has its own position
+    if (own < 0) return -1;
+    auto* const open = ::fdopendir(own);
+    if (open == nullptr) {
+      ::close(own);
+      return -1;
+    }
+    errno = 0;
+    while (auto const* const entry = ::readdir(open)) names.emplace_back(entry->d_name);
+    auto const problem = errno;
+    ::closedir(open);
+    errno = problem;
+    return problem == 0 ? 0 : -1;
+  }
+};
+
+/// The operations of the operating system.
+[[nodiscard]] inline file_system& real_files() noexcept {
+  static file_system files;
+  return files;
+}
+
+namespace detail {
+
+/// "cannot write: no space left on device"
+[[nodiscard]] inline io_error io_failure(std::string const& path, std::string_view action, int number) {
+  auto reason = std::generic_category().message(number);
+  if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z' && reason[1] >= 'a') reason[0] += 'a' - 'A';
+  return {path, text("cannot ", action, ": ", reason), number};
+}
+
+/// Repeats a POSIX operation while signals interrupt it, and throws if it failed.
+template <class Call>
+auto checked(std::string const& path, std::string_view action, Call&& call) {
+  for (;;) {
+    auto const result = call();
+    if (result >= 0) return result;
+    if (errno != EINTR) throw io_failure(path, action, errno);
+  }
+}
+
+}  // namespace detail
+
+/// The directory part of a path: "a/b" -> "a", "b" -> ".", "/b" -> "/".
+[[nodiscard]] inline std::string directory_of(std::string_view path) {
+  auto const slash = path.rfind('/');
+  if (slash == std::string_view::npos) return ".";
+  return std::string(path.substr(0, slash == 0 ? 1 : slash));
+}
+/// The last component of a path: "a/b" -> "b".
+[[nodiscard]] inline std::string name_of(std::string_view path) {
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+/// Renames a file or directory; a file with the new name is replaced.
+inline void rename(std::string const& from, std::string const& to, file_system& files = real_files()) {
+  detail::checked(from, text("rename to ", to), [&] { return files.rename(AT_FDCWD, from.c_str(), to.c_str()); });
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/directory.hpp (goes on)
+namespace trireme::formats {
+
+/// An open directory. Names are looked up in it; a name that is a symbolic link is not followed.
+///
+/// Why: writing, renaming and removing through it stay in this directory and in those opened with below(), whatever
+/// links are in them, and even if the directory itself is moved in the meantime.
+///
+/// Threads  any number of callers; copies share one descriptor. The file_system must outlive them all.
+/// Errors   io_error that names the path; config_error for an invalid name: "", ".", "..", or one with a slash.
+class directory {
+ public:
+  /// Whether the last component of a path may be a symbolic link. Links before it are always followed.
+  enum class links { followed, refused };
+
+  /// Opens a directory.
+  explicit directory(std::string path, file_system& files = real_files(), links last = links::followed)
+      : directory(AT_FDCWD, path.c_str(), path, files, last == links::refused ? O_NOFOLLOW : 0) {}
+
+  /// Opens the directory of that name in this one.
+  [[nodiscard]] directory below(std::string const& name) const;
+
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] std::string path_of(std::string const& name) const;
+  [[nodiscard]] file_system& files() const noexcept { return open_->files; }
+  [[nodiscard]] int descriptor() const noexcept { return open_->descriptor; }
+
+  /// The names in it, sorted, without "." and "..".
+  [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] bool has(std::string const& name) const;
+
+  /// Creates a directory in it, unless the name exists already, and opens it.
+  [[nodiscard]] directory make(std::string const& name) const;
+  /// Renames a file, directory or link; a file or an empty directory with the new name is replaced.
+  void rename(std::string const& from, std::string const& to) const;
+  /// Moves a file into another directory; a file with the same name there is replaced.
+  void move(std::string const& name, directory const& to) const;
+  /// Exchanges two names in one step. @returns false if this file system has no such operation; then nothing has
+  /// changed.
+  [[nodiscard]] bool exchange(std::string const& one, std::string const& other) const;
+  /// Removes a directory and the files in it, or a file, or a link (never its target). Subdirectories, and what cannot
+  /// be removed, stay. @returns whether the name no longer exists.
+  bool remove(std::string const& name) const;
+  /// Returns when the names in it (files created, renamed, removed) have been written to the device.
+  void synchronise() const;
+
+ private:
+  static constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+
+  struct handle {
+    file_system& files;
+    int descriptor = -1;
+    handle(file_system& through, int opened) : files(through), descriptor(opened) {}
+    handle(handle const&) = delete;
+    handle& operator=(handle const&) = delete;
+    ~handle() { files.close(descriptor); }
+  };
+
+  directory(int at, char const* name, std::string path, file_system& files, int follow);
+  void expect_name(std::string_view name) const;
+
+  std::string path_;
+  std::shared_ptr<handle const> open_;
+};
+
+/// Creates a directory and its parents, if they do not exist.
+void make_directories(std::string const& path, file_system& files = real_files());
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/directory.ipp
+namespace trireme::formats {
+
+TRIREME_BODY directory directory::below(std::string const& name) const {
+  expect_name(name);
+  return {descriptor(), name.c_str(), path_of(name), files(), O_NOFOLLOW};
+}
+
+TRIREME_BODY std::string directory::path_of(std::string const& name) const {
+  if (path_ == ".") return name;
+  return path_ + (path_.ends_with('/') ? "" : "/") + name;
+}
+
+TRIREME_BODY std::vector<std::string> directory::names() const {
+  std::vector<std::string> all;
+  detail::checked(path_, "list the directory", [&] { return files().list(descriptor(), all); });
+  std::erase_if(all, [](std::string const& name) { return name == "." || name == ".."; });
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+TRIREME_BODY bool directory::has(std::string const& name) const {
+  auto const all = names();
+  return std::binary_search(all.begin(), all.end(), name);
+}
+TRIREME_BODY directory directory::make(std::string const& name) const {
+  expect_name(name);
+  if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
+    throw detail::io_failure(path_of(name), "make the directory", errno);
+  }
+  return below(name);
+}
+
+TRIREME_BODY void directory::rename(std::string const& from, std::string const& to) const {
+  expect_name(from), expect_name(to);
+  detail::checked(path_of(from), text("rename to ", path_of(to)),
+                  [&] { return files().rename(descriptor(), from.c_str(), to.c_str()); });
+}
+
+TRIREME_BODY void directory::move(std::string const& name, directory const& to) const {
+  expect_name(name);
+  detail::checked(path_of(name), text("move to ", to.path_of(name)),
+                  [&] { return files().move(descriptor(), name.c_str(), to.descriptor(), name.c_str()); });
+}
+
+TRIREME_BODY bool directory::exchange(std::string const& one, std::string const& other) const {
+  expect_name(one), expect_name(other);
+  if (files().exchange(descriptor(), one.c_str(), other.c_str()) == 0) return true;
+  // The errors by which file systems, overlays, old kernels and system call filters report that they lack the
+  // operation.
+  auto const why = errno;
+  if (why == EINVAL || why == ENOSYS || why == EOPNOTSUPP || why == EXDEV || why == EPERM) return false;
+  throw detail::io_failure(path_of(one), text("exchange names with ", path_of(other)), why);
+}
+
+TRIREME_BODY bool directory::remove(std::string const& name) const {
+  expect_name(name);
+  auto const inner = files().open(descriptor(), name.c_str(), flags | O_NOFOLLOW, 0);
+  if (inner < 0) {
+    if (errno == ENOENT) return true;
+    return (errno == ENOTDIR || errno == ELOOP) && files().unlink(descriptor(), name.c_str()) == 0;
+  }
+  std::vector<std::string> all;
+  files().list(inner, all);
+  for (auto const& each : all) {
+    if (each != "." && each != "..") files().unlink(inner, each.c_str());
+  }
+  files().close(inner);
+  return files().remove_directory(descriptor(), name.c_str()) == 0;
+}
+
+TRIREME_BODY void directory::synchronise() const {
+  auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
+  // Some file systems have nothing to synchronise for a directory, and return an error.
+  bool const nothing = failed == EINVAL || failed == ENOSYS || failed == EOPNOTSUPP || failed == EBADF;
+  if (failed != 0 && !nothing) throw detail::io_failure(path_, "synchronise the directory", failed);
+}
+
+TRIREME_BODY directory::directory(int at, char const* name, std::string path, file_system& files, int follow)
+    : path_(std::move(path)) {
+  int opened = -1;
+  do opened = files.open(at, name, flags | follow, 0);
+  while (opened < 0 && errno == EINTR);
+  if (opened < 0 && follow != 0 && (errno == ENOTDIR || errno == ELOOP)) {
+    throw io_error(path_, "is not a directory (a symbolic link to one is not followed here)", errno);
+  }
+  if (opened < 0) throw detail::io_failure(path_, "open the directory", errno);
+  open_ = std::make_shared<handle const>(files, opened);
+}
+
+TRIREME_BODY void directory::expect_name(std::string_view name) const {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos) {
+    throw config_error(text("trireme::formats::directory: \"", name, "\" is not a name in ", path_));
+  }
+}
+
+TRIREME_BODY void make_directories(std::string const& path, file_system& files) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    auto const prefix = path.substr(0, slash);
+    if (files.make_directory(AT_FDCWD, prefix.c_str(), 0777) != 0 && errno != EEXIST) {
+      throw detail::io_failure(prefix, "make the directory", errno);
+    }
+    if (slash == std::string::npos) return;
+  }
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/file.hpp
+namespace trireme::formats {
+
+/// An open file.
+///
+/// Threads  one owner; read() may be called from several threads at once.
+/// Errors   all functions throw io_error(path, reason), with the system's reason in words. The destructor closes the
+///          file and reports no error, so call synchronise() or close() after writing.
+class file {
+ public:
+  enum class access {
+    read,    ///< an existing file
+    create,  ///< a new file, written from its beginning; an existing file (or link) of that name is removed
+    extend,  ///< a new or existing file, read and written at its end
+  };
+
+  file(std::string path, access how, file_system& files = real_files()) : path_(std::move(path)), files_(&files) {
+    open(AT_FDCWD, path_.c_str(), how, 0);
+  }
+  /// A file in a directory. If the name is a symbolic link, it is not followed.
+  file(directory const& in, std::string const& name, access how);
+  file(file&& other) noexcept
+      : path_(std::move(other.path_)), files_(other.files_), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  file& operator=(file&& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(files_, other.files_);
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~file() {
+    if (descriptor_ >= 0) files_->close(descriptor_);
+  }
+
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] file_system& files() const noexcept { return *files_; }
+
+  /// The length in bytes. Throws for a directory, a pipe or a device, which have none.
+  [[nodiscard]] std::uint64_t size() const;
+
+  /// Fills `to` with the bytes from `offset` on. Throws if the file ends before that.
+  void read(std::uint64_t offset, std::span<std::byte> to) const;
+
+  /// Appends all of `from` to what was written before.
+  void write(std::span<std::byte const> from);
+  void write(std::string_view characters) { write(std::as_bytes(std::span(characters))); }
+
+  /// Truncates the file to `bytes`.
+  void truncate(std::uint64_t bytes);
+  /// Returns when the content has been written to the device.
+  void synchronise();
+  void close();
+
+ private:
+  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the kernel writes less than 2 GiB per call
+
+  void open(int at, char const* name, access how, int follow);
+
+  std::string path_;
+  file_system* files_;
+  int descriptor_ = -1;
+};
+
+inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
+
+/// The whole content of a file. Throws io_error if it has more than `most` bytes, before allocating memory for them.
+[[nodiscard]] std::vector<std::byte> read_file(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                               file_system& files = real_files());
+/// The same as text.
+[[nodiscard]] std::string read_text(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                    file_system& files = real_files());
+[[nodiscard]] std::string read_text(directory const& in, std::string const& name,
+                                    std::uint64_t most = most_bytes_at_once);
+
+/// A file that appears under its name only when it is complete.
+///
+/// Written under a temporary name in the same directory. publish() writes the content to the device, renames, and
+/// writes the new name to the device, in this order: after a crash or power loss either the old or the new file is
+/// there, whole. If it is destroyed before publish(), it removes the temporary file. A symbolic link with the
+/// temporary's name, or the file's, is replaced; its target does not change.
+///
+/// Threads  one owner. Two processes must not write the same path at once.
+class atomic_file {
+ public:
+  explicit atomic_file(std::string const& path, file_system& files = real_files());
+  atomic_file(directory in, std::string name);
+  atomic_file(atomic_file&& other) noexcept
+      : in_(other.in_),
+        name_(std::move(other.name_)),
+        content_(std::move(other.content_)),
+        pending_(std::exchange(other.pending_, false)) {}
+  ~atomic_file();
+
+  void write(std::span<std::byte const> bytes) { content_.write(bytes); }
+
+  /// Makes the file visible. After a failure before the rename the old file is untouched.
+  void publish();
+  /// The same in two parts, for files that are replaced together (file_set): complete() writes the content to the
+  /// device and closes it, appear() renames it. The caller must then synchronise the directory.
+  void complete();
+  void appear();
+  [[nodiscard]] directory const& in() const noexcept { return in_; }
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  /// The same without waiting for the device: after a crash of the machine neither file may be whole. For files that
+  /// are written often and can be lost.
+  void publish_unsynchronised();
+
+ private:
+  [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
+
+  directory in_;
+  std::string name_;
+  file content_;
+  bool pending_ = true;
+};
+
+/// Files that replace earlier ones together: all are written in full, under temporary names, before the first of them
+/// is renamed, so that a full disk leaves every earlier file unchanged.
+///
+/// Between the first and the last rename a reader may see some new files beside some old ones, and a crash of the
+/// machine may leave them so: file systems cannot rename several files at once.
+///
+/// Bytes    the disk holds the earlier files and the new ones at the same time.
+/// Threads  one owner.
+/// Errors   io_error. Destroyed before appear(), it removes the temporary files.
+class file_set {
+ public:
+  /// Adds a file whose content is written, and flushes it to the device.
+  void add(atomic_file content);
+  /// Adds a file, unless a file with that name and content exists.
+  void add(directory const& in, std::string const& name, std::string_view content);
+
+  /// Renames the files, in the order in which they were added, and flushes the names to the device.
+  void appear();
+
+ private:
+  std::vector<atomic_file> files_;
+};
+
+/// Replaces the content of a file, as atomic_file does.
+void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files = real_files());
+void atomic_write(std::string const& path, std::string_view characters, file_system& files = real_files());
+void atomic_write(directory const& in, std::string const& name, std::string_view characters);
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/file.ipp
+namespace trireme::formats {
+
+namespace detail {
+
+TRIREME_BODY std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
+  auto const size = from.size();
+  if (size > most)
+    throw io_error(from.path(), text("has ", how_many(size, "byte"), ", more than the ", most, " expected"));
+  std::vector<std::byte> out(static_cast<std::size_t>(size));
+  from.read(0, out);
+  return out;
+}
+TRIREME_BODY std::string text_of(std::vector<std::byte> const& bytes) {
+  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::uint64_t file::size() const {
+  struct ::stat status {};
+  detail::checked(path_, "ask for the size", [&] { return files_->status(descriptor_, status); });
+  if (!S_ISREG(status.st_mode)) throw io_error(path_, "is not a regular file");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    auto const count = std::min(to.size(), most_at_once);
+    auto const got = static_cast<std::size_t>(detail::checked(
+        path_, "read", [&] { return files_->read(descriptor_, to.data(), count, static_cast<::off_t>(offset)); }));
+    if (got == 0) throw io_error(path_, text("cannot read: the file ends at byte ", offset));
+    offset += got;
+    to = to.subspan(got);
+  }
+}
+
+TRIREME_BODY void file::write(std::span<std::byte const> from) {
+  while (!from.empty()) {
+    auto const count = std::min(from.size(), most_at_once);
+    auto const put = static_cast<std::size_t>(
+        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), count); }));
+    if (put == 0) throw io_error(path_, "cannot write: the device accepts no more bytes");
+    from = from.subspan(put);
+  }
+}
+
+TRIREME_BODY void file::truncate(std::uint64_t bytes) {
+  detail::checked(path_, "truncate", [&] { return files_->truncate(descriptor_, static_cast<::off_t>(bytes)); });
+}
+
+TRIREME_BODY void file::synchronise() {
+  detail::checked(path_, "synchronise", [&] { return files_->synchronise(descriptor_); });
+}
+
+TRIREME_BODY void file::close() {
+  // Not repeated after a signal: the descriptor is closed by then, and its number may be in use again.
+  auto const descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && files_->close(descriptor) < 0 && errno != EINTR) {
+    throw detail::io_failure(path_, "close", errno);
+  }
+}
+
+TRIREME_BODY void file::open(int at, char const* name, access how, int follow) {
+  bool const reads = how == access::read;
+  bool const creates = how == access::create;
+  // Non-blocking: opening a pipe would wait for a writer.
+  int const flags = (reads     ? O_RDONLY | O_NONBLOCK
+                     : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+                               : O_RDWR | O_CREAT | O_APPEND) |
+                    O_CLOEXEC | follow;
+  bool removed = false;
+  while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
+    if (errno == EEXIST && creates && !std::exchange(removed, true)) {
+      detail::checked(path_, "remove the existing file", [&] { return files_->unlink(at, name); });
+    } else if (errno == ELOOP && follow != 0) {
+      throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
+    } else if (errno != EINTR) {
+      throw detail::io_failure(path_, reads ? "open" : "open for writing", errno);
+    }
+  }
+}
+
+TRIREME_BODY file::file(directory const& in, std::string const& name, access how)
+    : path_(in.path_of(name)), files_(&in.files()) {
+  if (name.find('/') != name.npos)
+    throw config_error(text("trireme::formats::file: \"", name, "\" is not a file name"));
+  open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
+}
+
+TRIREME_BODY std::vector<std::byte> read_file(std::string const& path, std::uint64_t most, file_system& files) {
+  return detail::content_of(file(path, file::access::read, files), most);
+}
+
+TRIREME_BODY std::string read_text(std::string const& path, std::uint64_t most, file_system& files) {
+  return detail::text_of(read_file(path, most, files));
+}
+
+TRIREME_BODY std::string read_text(directory const& in, std::string const& name, std::uint64_t most) {
+  return detail::text_of(detail::content_of(file(in, name, file::access::read), most));
+}
+
+TRIREME_BODY atomic_file::~atomic_file() {
+  if (!pending_) return;
+  // An error here cannot be reported; a later attempt removes the same temporary file.
+  in_.files().unlink(in_.descriptor(), temporary().c_str());
+}
+
+TRIREME_BODY void atomic_file::complete() {
+  content_.synchronise();
+  content_.close();
+}
+
+TRIREME_BODY void atomic_file::appear() {
+  in_.rename(temporary(), name_);
+  pending_ = false;
+}
+
+TRIREME_BODY void atomic_file::publish() {
+  complete();
+  appear();
+  in_.synchronise();
+}
+
+TRIREME_BODY void atomic_file::publish_unsynchronised() {
+  content_.close();
+  appear();
+}
+
+TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)
+    : atomic_file(directory(directory_of(path), files), name_of(path)) {}
+
+TRIREME_BODY atomic_file::atomic_file(directory in, std::string name)
+    : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
+
+TRIREME_BODY void file_set::add(atomic_file content) {
+  // A rename cannot replace a directory, and would fail when other files have already been replaced.
+  auto const& in = content.in();
+  auto const there = in.files().open(in.descriptor(), content.name().c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+  if (there >= 0) {
+    in.files().close(there);
+    throw io_error(in.path_of(content.name()), "is a directory, but a file must be written there");
+  }
+  content.complete();
+  files_.push_back(std::move(content));
+}
+
+TRIREME_BODY void file_set::add(directory const& in, std::string const& name, std::string_view content) {
+  try {
+    if (read_text(in.path_of(name), content.size(), in.files()) == content) return;  // also through a link
+  } catch (io_error const&) {  // it does not exist, or cannot be read
+  }
+  atomic_file to(in, name);
+  to.write(std::as_bytes(std::span(content)));
+  add(std::move(to));
+}
+
+TRIREME_BODY void file_set::appear() {
+  for (auto& each : files_) each.appear();
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    bool const first = std::none_of(files_.begin(), files_.begin() + static_cast<std::ptrdiff_t>(i), [&](auto& before) {
+      return before.in().descriptor() == files_[i].in().descriptor();
+    });
+    if (first) files_[i].in().synchronise();
+  }
+  files_.clear();
+}
+
+TRIREME_BODY void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files) {
+  atomic_file to(path, files);
+  to.write(bytes);
+  to.publish();
+}
+
+TRIREME_BODY void atomic_write(std::string const& path, std::string_view characters, file_system& files) {
+  atomic_write(path, std::as_bytes(std::span(characters)), files);
+}
+
+TRIREME_BODY void atomic_write(directory const& in, std::string const& name, std::string_view characters) {
+  atomic_file to(in, name);
+  to.write(std::as_bytes(std::span(characters)));
+  to.publish();
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/model_files.hpp (goes on)
+namespace trireme::formats {
+
+/// A complete file that belongs to a model.
+struct model_file {
+  std::string name;  ///< in the model's directory; chat templates may be in a subdirectory
+  std::string content;
+  friend bool operator==(model_file const&, model_file const&) = default;
+};
+
+/// The files of a model's directory that belong to the model, besides config.json and the weights: generation settings,
+/// the tokenizer's files, and Python sources that config.json may name. Licences and READMEs are not among them.
+inline constexpr std::string_view model_file_names =
+    "generation_config.json preprocessor_config.json tokenizer.json tokenizer_config.json special_tokens_map.json "
+    "added_tokens.json vocab.json vocab.txt merges.txt *.model *.tiktoken chat_template.jinja chat_template.json "
+    "configuration_*.py modeling_*.py tokenization_*.py";
+/// The tokenizer's files among them.
+inline constexpr std::string_view tokenizer_file_names =
+    "tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt merges.txt "
+    "*.model *.tiktoken chat_template.* additional_chat_templates/* tokenization_*.py";
+
+/// Reads config.json and these files of a directory, sorted by name.
+///
+/// Bytes    the sum of the files; mostly the tokenizer's, some MB.
+/// Errors   io_error if one cannot be read or has more than 256 MiB.
+[[nodiscard]] std::vector<model_file> read_model_files(std::string const& directory, file_system& files = real_files());
+
+/// The file of that name, or nullptr.
+[[nodiscard]] inline model_file const* find(std::vector<model_file> const& in, std::string_view name) noexcept {
+  for (auto const& each : in) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
+}
+
+/// Adds a file of a model to the files that will be written, unless a file with this content exists.
+void add_model_file(file_set& to, directory const& in, model_file const& what);
+
+/// Creates a directory if it does not exist, and checks that files can be created in it. Call it before a training, so
+/// that the error does not come after it.
+///
+/// Errors   io_error with the reason: a file has that name, say, or the directory is not writable.
+void expect_writable(std::string const& directory, file_system& files = real_files());
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/json.hpp
+namespace trireme::formats::json {
+
+class value;
+
+/// Limits on a text for parse().
+struct limits {
+  std::size_t depth = 32;  ///< nested arrays and objects
+  std::size_t values = std::size_t{1} << 20;
+  std::size_t string_bytes = std::size_t{1} << 24;
+};
+
+/// A named value of an object. (A template because a value contains members, and a member a value.)
+template <class Value>
+struct basic_member {
+  std::string key;
+  Value content;
+  friend bool operator==(basic_member const&, basic_member const&) = default;
+};
+using member = basic_member<value>;
+
+using array = std::vector<value>;
+using object = std::vector<member>;  ///< in the order of the text
+
+/// A JSON value, which parse() returns and to_string() prints.
+///
+/// Integers stay integers (int64, or uint64 above that range) and are not converted to double; an object keeps its
+/// order. A value from a file stores its position there, so that an error can report it: the accessors throw
+/// format_error with path and byte.
+///
+/// Threads  as a std::vector.
+class value {
+ public:
+  value() = default;
+  value(std::nullptr_t) {}              // NOLINT(google-explicit-constructor)
+  template <std::same_as<bool> Truth>   // a pointer does not convert to bool
+  value(Truth truth) : data_(truth) {}  // NOLINT(google-explicit-constructor)
+  template <std::signed_integral Integer>
+  value(Integer number) : data_(std::int64_t{number}) {}  // NOLINT(google-explicit-constructor)
+  template <std::unsigned_integral Integer>
+  requires(!std::same_as<Integer, bool>) value(Integer number) {  // NOLINT(google-explicit-constructor)
+    if (std::uint64_t{number} > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      data_ = std::uint64_t{number};
+    } else {
+      data_ = static_cast<std::int64_t>(number);
+    }
+  }
+  template <std::floating_point Float>
+  value(Float number) : data_(static_cast<double>(number)) {}  // NOLINT(google-explicit-constructor)
+  value(std::string text) : data_(std::move(text)) {}          // NOLINT(google-explicit-constructor)
+  value(std::string_view text) : data_(std::string(text)) {}   // NOLINT(google-explicit-constructor)
+  value(char const* text) : data_(std::string(text)) {}        // NOLINT(google-explicit-constructor)
+  value(json::array elements) : data_(std::move(elements)) {}  // NOLINT(google-explicit-constructor)
+  value(json::object members);                                 // NOLINT(google-explicit-constructor)
+
+  /// Makes an object from members: `json::value::make({{"step", 7}, {"loss", 0.5}})`.
+  static value make(std::initializer_list<member> members);
+
+  [[nodiscard]] bool is_null() const noexcept { return holds<std::monostate>(); }
+  [[nodiscard]] bool is_bool() const noexcept { return holds<bool>(); }
+  [[nodiscard]] bool is_integer() const noexcept { return holds<std::int64_t>() || holds<std::uint64_t>(); }
+  [[nodiscard]] bool is_negative() const noexcept {
+    auto const* number = std::get_if<std::int64_t>(&data_);
+    return number != nullptr && *number < 0;
+  }
+  [[nodiscard]] bool is_number() const noexcept { return is_integer() || holds<double>(); }
+  [[nodiscard]] bool is_string() const noexcept { return holds<std::string>(); }
+  [[nodiscard]] bool is_array() const noexcept { return holds<json::array>(); }
+  [[nodiscard]] bool is_object() const noexcept { return holds<json::object>(); }
+
+  // Each throws format_error if the value is something else.
+  [[nodiscard]] bool as_bool() const { return get<bool>("true or false"); }
+  [[nodiscard]] std::int64_t as_int64() const { return get<std::int64_t>("an integer of 64 bits"); }
+  [[nodiscard]] std::uint64_t as_uint64() const {
+    if (auto const* small = std::get_if<std::int64_t>(&data_); small != nullptr && *small >= 0) {
+      return static_cast<std::uint64_t>(*small);
+    }
+    return get<std::uint64_t>("an integer that is not negative");
+  }
+  [[nodiscard]] double as_double() const {
+    if (auto const* number = std::get_if<std::int64_t>(&data_)) return static_cast<double>(*number);
+    if (auto const* number = std::get_if<std::uint64_t>(&data_)) return static_cast<double>(*number);
+    return get<double>("a number");
+  }
+  [[nodiscard]] std::string const& as_string() const { return get<std::string>("a string"); }
+  [[nodiscard]] json::array const& as_array() const { return get<json::array>("an array"); }
+  [[nodiscard]] json::object const& as_object() const { return get<json::object>("an object"); }
+
+  /// The member of that name, or nullptr; linear in the number of members.
+  [[nodiscard]] value const* find(std::string_view key) const;
+  /// The member of that name; throws format_error if there is none.
+  [[nodiscard]] value const& at(std::string_view key) const;
+  /// Adds or replaces a member of an object (null becomes an empty object first).
+  value& set(std::string key, value to);
+  /// Appends an element to an array (null becomes an empty array first).
+  value& push_back(value element);
+
+  /// The position of the value in its file, in bytes; 0 for a value made in the program.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  /// Throws format_error at this value's position: for checks of the caller.
+  [[noreturn]] void fail(std::string_view reason) const {
+    throw format_error(source_ == nullptr ? "trireme::formats::json" : *source_, offset_, reason);
+  }
+  /// Stores the value's position.
+  void locate(std::shared_ptr<std::string const> source, std::uint64_t offset) noexcept {
+    source_ = std::move(source);
+    offset_ = offset;
+  }
+
+  /// Equal content; positions do not count.
+  friend bool operator==(value const& a, value const& b);
+
+ private:
+  template <class T>
+  [[nodiscard]] bool holds() const noexcept {
+    return std::holds_alternative<T>(data_);
+  }
+  template <class T>
+  [[nodiscard]] T const& get(std::string_view wanted) const {
+    if (auto const* content = std::get_if<T>(&data_)) return *content;
+    fail(text("expected ", wanted));
+  }
+
+  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, json::array, json::object> data_;
+  std::shared_ptr<std::string const> source_;
+  std::uint64_t offset_ = 0;
+};
+
+/// Reads a JSON text (RFC 8259).
+///
+/// Strict: UTF-8 in shortest form, no duplicate members, no trailing comma, nothing after the value. An integer of more
+/// than 64 bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes per value,
+/// and each value takes at least two bytes of text.
+///
+/// Errors   throws format_error(path, byte, reason).
+///
+/// @param path  the name of the text in errors.
+[[nodiscard]] value parse(std::string_view text, std::string_view path, limits const& most = {});
+
+/// The text of a value, which parse() reads as an equal value.
+///
+/// Numerics doubles in their shortest exact form, with a decimal point so that they stay doubles; a double that is not
+///          finite becomes null, because JSON cannot represent it.
+/// Errors   throws config_error if nested more than 32 deep. Strings are written without conversion and should be
+///          UTF-8.
+///
+/// @param indent  spaces per level, or -1 for one line without spaces.
+[[nodiscard]] std::string to_string(value const& content, int indent = -1);
+
+}  // namespace trireme::formats::json
+
+// ---- trireme/formats/detail/json_print.hpp
+namespace trireme::formats::json::detail {
+
+/// A string in quotes, with only the necessary escapes.
+inline void print_string(std::string& out, std::string_view content) {
+  out += '"';
+  for (char const c : content) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          out += "\\u00";
+          out += "0123456789abcdef"[c >> 4 & 15];
+          out += "0123456789abcdef"[c & 15];
+        } else {
+          out += c;
+        }
+    }
+  }
+  out += '"';
+}
+
+/// The shortest text that reads back as the same double, and not as an integer.
+inline void print_double(std::string& out, double number) {
+  if (!std::isfinite(number)) {
+    out += "null";
+    return;
+  }
+  char digits[32];
+  std::string_view const shortest(digits,
+                                  static_cast<std::size_t>(std::to_chars(digits, digits + 32, number).ptr - digits));
+  out += shortest;
+  if (shortest.find_first_of(".e") == std::string_view::npos) out += ".0";
+}
+
+}  // namespace trireme::formats::json::detail
+
+// ---- trireme/formats/detail/json_scanner.hpp
+namespace trireme::formats::detail {
+
+/// Reads the tokens of a JSON text one by one, without storing them, and throws format_error with the byte of the
+/// error. `base` is the position of the text in its file.
+class json_scanner {
+ public:
+  json_scanner(std::string_view text, std::string_view path, std::uint64_t base = 0)
+      : text_(text), path_(path), base_(base) {}
+
+  [[noreturn]] void fail(std::size_t at, std::string_view reason) const {
+    throw format_error(std::string(path_), base_ + at, reason);
+  }
+  [[nodiscard]] std::size_t position() const noexcept { return at_; }
+  [[nodiscard]] bool at_end() const noexcept { return at_ == text_.size(); }
+
+  void skip_space() noexcept {
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t'))
+      ++at_;
+  }
+  /// The next character that is not white space, or NUL at the end; does not consume it.
+  [[nodiscard]] char peek() noexcept {
+    skip_space();
+    return at_end() ? '\0' : text_[at_];
+  }
+  [[nodiscard]] bool accept(char wanted) noexcept {
+    if (at_end() || peek() != wanted || at_end()) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char wanted) {
+    if (!accept(wanted)) fail(at_, text("expected '", wanted, "'", at_end() ? ", found the end" : ""));
+  }
+  void expect_end() {
+    skip_space();
+    if (!at_end()) fail(at_, "there are characters after the JSON text");
+  }
+  void literal(std::string_view word) {
+    if (text_.substr(at_, word.size()) != word) fail(at_, "expected a value");
+    at_ += word.size();
+  }
+
+  /// Reads a string, without quotes and escapes, of at most `most` bytes.
+  [[nodiscard]] std::string string(std::size_t most) {
+    expect('"');
+    auto const start = at_;
+    std::string out;
+    for (;;) {
+      auto const run = at_;
+      while (at_ < text_.size() && plain(text_[at_])) ++at_;
+      out.append(text_, run, at_ - run);
+      if (at_end()) fail(at_, "a string without a closing quote");
+      auto const c = static_cast<unsigned char>(text_[at_]);
+      if (c == '"') break;
+      if (c < 0x20) fail(at_, "a control character inside a string");
+      c == '\\' ? escape(out) : utf8(out);
+      if (out.size() > most) break;
+    }
+    if (out.size() > most) fail(start, text("a string of more than ", most, " bytes"));
+    ++at_;
+    return out;
+  }
+
+  /// Reads an integer without sign, fraction or exponent.
+  [[nodiscard]] std::uint64_t unsigned_integer() {
+    skip_space();
+    auto const start = at_;
+    auto const digits = number();
+    if (digits.find_first_not_of("0123456789") != std::string_view::npos) {
+      fail(start, "expected an integer without sign, fraction or exponent");
+    }
+    std::uint64_t out = 0;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), out).ec != std::errc{}) {
+      fail(start, "an integer that does not fit into 64 bits");
+    }
+    return out;
+  }
+
+  /// The characters of a number, checked against the grammar.
+  [[nodiscard]] std::string_view number() {
+    skip_space();
+    auto const start = at_;
+    if (at_ < text_.size() && text_[at_] == '-') ++at_;
+    if (at_ < text_.size() && text_[at_] == '0') {
+      ++at_;
+      if (at_ < text_.size() && digit(text_[at_])) fail(start, "a number with a leading zero");
+    } else {
+      digits(start);
+    }
+    if (at_ < text_.size() && text_[at_] == '.') {
+      ++at_;
+      digits(start);
+    }
+    if (at_ < text_.size() && (text_[at_] == 'e' || text_[at_] == 'E')) {
+      ++at_;
+      if (at_ < text_.size() && (text_[at_] == '+' || text_[at_] == '-')) ++at_;
+      digits(start);
+    }
+    return text_.substr(start, at_ - start);
+  }
+
+ private:
+  static bool digit(char c) noexcept { return c >= '0' && c <= '9'; }
+  static bool plain(char c) noexcept {
+    return static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x80 && c != '"' && c != '\\';
+  }
+  void digits(std::size_t start) {
+    auto const first = at_;
+    while (at_ < text_.size() && digit(text_[at_])) ++at_;
+    if (at_ == first) fail(start, "expected a value");
+  }
+
+  [[nodiscard]] std::uint32_t hexadecimal_escape(std::size_t start) {
+    std::uint32_t code = 0;
+    if (text_.size() - at_ < 4) fail(start, "an escape is cut short");
+    auto const result = std::from_chars(text_.data() + at_, text_.data() + at_ + 4, code, 16);
+    if (result.ec != std::errc{} || result.ptr != text_.data() + at_ + 4) fail(start, "\\u without four digits");
+    at_ += 4;
+    return code;
+  }
+  void escape(std::string& out) {
+    auto const start = at_;
+    if (text_.size() - at_ < 2) fail(start, "an escape is cut short");
+    char const kind = text_[at_ + 1];
+    at_ += 2;
+    constexpr std::string_view names = "\"\\/bfnrt";
+    constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
+    if (auto const known = names.find(kind); known != std::string_view::npos) {
+      out += meanings[known];
+      return;
+    }
+    if (kind != 'u') fail(start, "an unknown escape");
+    auto code = hexadecimal_escape(start);
+    if (code >= 0xd800 && code < 0xdc00) {
+      if (text_.substr(at_, 2) != "\\u") fail(start, "half a surrogate pair");
+      at_ += 2;
+      auto const low = hexadecimal_escape(start);
+      if (low < 0xdc00 || low > 0xdfff) fail(start, "half a surrogate pair");
+      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    } else if (code >= 0xdc00 && code <= 0xdfff) {
+      fail(start, "half a surrogate pair");
+    }
+    append_utf8(out, code);
+  }
+  static void append_utf8(std::string& out, std::uint32_t code) {
+    auto const tail = [&](int shift) { out += static_cast<char>(0x80 | (code >> shift & 0x3f)); };
+    if (code < 0x80) {
+      out += static_cast<char>(code);
+    } else if (code < 0x800) {
+      out += static_cast<char>(0xc0 | code >> 6);
+      tail(0);
+    } else if (code < 0x10000) {
+      out += static_cast<char>(0xe0 | code >> 12);
+      tail(6), tail(0);
+    } else {
+      out += static_cast<char>(0xf0 | code >> 18);
+      tail(12), tail(6), tail(0);
+    }
+  }
+  /// One character of two to four bytes: shortest form only, no surrogates, at most U+10FFFF.
+  void utf8(std::string& out) {
+    auto const start = at_;
+    auto const lead = static_cast<unsigned char>(text_[at_]);
+    std::size_t const length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4 || text_.size() - at_ < length) fail(start, "not UTF-8");
+    for (std::size_t i = 1; i < length; ++i) {
+      auto const next = static_cast<unsigned char>(text_[at_ + i]);
+      auto const low = i > 1 ? 0x80 : lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+      auto const high = i > 1 ? 0xbf : lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+      if (next < low || next > high) fail(start, "not UTF-8");
+    }
+    out.append(text_, at_, length);
+    at_ += length;
+  }
+
+  std::string_view text_;
+  std::string_view path_;
+  std::uint64_t base_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace trireme::formats::detail
+
+// ---- trireme/formats/json.ipp (goes on)
+namespace trireme::formats::json {
+
+namespace detail {
+
+using trireme::formats::detail::json_scanner;
+
+/// Fails at the second of two members with the same name.
+TRIREME_BODY void refuse_duplicates(json_scanner const& scan, object const& members) {
+  std::vector<member const*> sorted;
+  for (auto const& each : members) sorted.push_back(&each);
+  std::stable_sort(sorted.begin(), sorted.end(), [](auto const* a, auto const* b) { return a->key < b->key; });
+  auto const twice =
+      std::adjacent_find(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->key == b->key; });
+  if (twice == sorted.end()) return;
+  scan.fail(twice[1]->content.offset(), text("a second member named \"", twice[1]->key.substr(0, 80), "\""));
+}
+
+/// Builds the tree with an explicit stack, so that no input can overflow the thread's stack.
+class tree_builder {
+ public:
+  tree_builder(std::string_view text, std::string_view path, limits const& most)
+      : scan_(text, path), source_(std::make_shared<std::string const>(path)), most_(most) {}
+
+  [[nodiscard]] value build() {
+    value root;
+    read(root);
+    while (!open_.empty()) step();
+    scan_.expect_end();
+    return root;
+  }
+
+ private:
+  /// A container whose end has not been read. It is moved to its parent only then, so a growing parent does not move
+  /// open children.
+  struct level {
+    value* target;
+    bool is_object;
+    array elements;
+    object members;
+  };
+
+  /// Reads a value, or its opening bracket.
+  void read(value& into) {
+    char const first = scan_.peek();
+    auto const start = scan_.position();
+    if (++count_ > most_.values) scan_.fail(start, text("more than ", how_many(most_.values, "value")));
+    switch (first) {
+      case '{':
+      case '[':
+        if (open_.size() == most_.depth) scan_.fail(start, text("nested more than ", most_.depth, " deep"));
+        scan_.expect(first);
+        open_.push_back({&into, first == '{', {}, {}});
+        fresh_ = true;
+        break;
+      case '"':
+        into = scan_.string(most_.string_bytes);
+        break;
+      case 't':
+        scan_.literal("true"), into = true;
+        break;
+      case 'f':
+        scan_.literal("false"), into = false;
+        break;
+      case 'n':
+        scan_.literal("null"), into = nullptr;
+        break;
+      default:
+        into = number(start);
+        break;
+    }
+    into.locate(source_, start);
+  }
+
+  /// Reads one more element of the innermost container, or its end.
+  void step() {
+    auto& top = open_.back();
+    bool const first = std::exchange(fresh_, false);
+    if (scan_.accept(top.is_object ? '}' : ']')) return close();
+    if (!first) scan_.expect(',');
+    if (top.is_object) {
+      top.members.push_back({scan_.string(most_.string_bytes), {}});
+      scan_.expect(':');
+      read(top.members.back().content);
+    } else {
+      read(top.elements.emplace_back());
+    }
+  }
+
+  void close() {
+    auto top = std::move(open_.back());
+    open_.pop_back();
+    auto const start = top.target->offset();
+    if (top.is_object) {
+      refuse_duplicates(scan_, top.members);
+      *top.target = std::move(top.members);
+    } else {
+      *top.target = std::move(top.elements);
+    }
+    top.target->locate(source_, start);
+  }
+
+  [[nodiscard]] value number(std::size_t start) {
+    auto const digits = scan_.number();
+    auto const* const first = digits.data();
+    auto const* const last = first + digits.size();
+    if (digits.find_first_of(".eE") == std::string_view::npos && digits != "-0") {
+      std::int64_t small = 0;
+      if (std::from_chars(first, last, small).ec == std::errc{}) return small;
+      std::uint64_t large = 0;
+      if (std::from_chars(first, last, large).ec == std::errc{}) return large;
+    }
+    double real = 0;
+    if (std::from_chars(first, last, real).ec != std::errc{}) scan_.fail(start, "a number outside the range of double");
+    return real;
+  }
+
+  json_scanner scan_;
+  std::shared_ptr<std::string const> source_;
+  limits most_;
+  std::vector<level> open_;
+  std::size_t count_ = 0;
+  bool fresh_ = false;
+};
+
+class printer {
+ public:
+  printer(std::string& out, int indent) : out_(out), indent_(indent) {}
+
+  void print(value const& content, std::size_t depth) {
+    if (depth > limits{}.depth) throw config_error("trireme::formats::json: a value nested more than 32 deep");
+    if (content.is_object()) return print_all(content.as_object(), '{', '}', depth);
+    if (content.is_array()) return print_all(content.as_array(), '[', ']', depth);
+    if (content.is_string()) return print_string(out_, content.as_string());
+    if (content.is_null()) return out_.append("null"), void();
+    if (content.is_bool()) return out_.append(content.as_bool() ? "true" : "false"), void();
+    if (!content.is_integer()) return print_double(out_, content.as_double());
+    out_ += content.is_negative() ? text(content.as_int64()) : text(content.as_uint64());
+  }
+
+ private:
+  template <class Items>
+  void print_all(Items const& items, char open, char close, std::size_t depth) {
+    out_ += open;
+    bool first = true;
+    for (auto const& item : items) {
+      if (!first) out_ += ',';
+      first = false;
+      line(depth + 1);
+      print_item(item, depth + 1);
+    }
+    if (!items.empty()) line(depth);
+    out_ += close;
+  }
+  void print_item(value const& item, std::size_t depth) { print(item, depth); }
+  void print_item(member const& item, std::size_t depth) {
+    print_string(out_, item.key);
+    out_ += indent_ < 0 ? ":" : ": ";
+    print(item.content, depth);
+  }
+  void line(std::size_t depth) {
+    if (indent_ < 0) return;
+    out_ += '\n';
+    out_.append(depth * static_cast<std::size_t>(indent_), ' ');
+  }
+
+  std::string& out_;
+  int indent_;
+};
+
+}  // namespace detail
+
+TRIREME_BODY value::value(json::object members) : data_(std::move(members)) {}
+TRIREME_BODY value value::make(std::initializer_list<member> members) { return json::object(members); }
+TRIREME_BODY value const* value::find(std::string_view key) const {
+  auto const& members = as_object();
+  auto const found = std::find_if(members.begin(), members.end(), [&](member const& m) { return m.key == key; });
+  return found == members.end() ? nullptr : &found->content;
+}
+TRIREME_BODY value const& value::at(std::string_view key) const {
+  auto const* found = find(key);
+  if (found == nullptr) fail(text("the object has no \"", key, "\""));
+  return *found;
+}
+TRIREME_BODY value& value::set(std::string key, value to) {
+  if (is_null()) data_ = json::object{};
+  if (auto const* old = find(key))
+    return const_cast<value&>(*old) = std::move(to);  // `found` belongs to this object, which is not const
+  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
+}
+TRIREME_BODY value& value::push_back(value element) {
+  if (is_null()) data_ = json::array{};
+  static_cast<void>(as_array());
+  return std::get<json::array>(data_).emplace_back(std::move(element));
+}
+TRIREME_BODY bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+
+TRIREME_BODY value parse(std::string_view text, std::string_view path, limits const& most) {
+  return detail::tree_builder(text, path, most).build();
+}
+
+TRIREME_BODY std::string to_string(value const& content, int indent) {
+  std::string out;
+  detail::printer(out, indent).print(content, 0);
+  return out;
+}
+
+}  // namespace trireme::formats::json
+
+// ---- trireme/core/detail/sha256_blocks.hpp
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace trireme::detail {
+
+using sha256_state = std::array<std::uint32_t, 8>;
+
+inline constexpr sha256_state sha256_start{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+alignas(16) inline constexpr std::array<std::uint32_t, 64> sha256_constants{
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+/// The compression function over `count` blocks of 64 bytes, on any machine.
+inline void sha256_blocks_plain(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
+  for (; count > 0; --count, data += 64) {
+    std::array<std::uint32_t, 64> w;
+    for (std::size_t i = 0; i < 16; ++i) {
+      std::uint32_t word = 0;
+      for (std::size_t b = 0; b < 4; ++b) word = word << 8 | static_cast<std::uint32_t>(data[4 * i + b]);
+      w[i] = word;
+    }
+    for (std::size_t i = 16; i < 64; ++i) {
+      auto const s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
+      auto const s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
+      w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+    }
+    auto [a, b, c, d, e, f, g, h] = state;
+    for (std::size_t i = 0; i < 64; ++i) {
+      auto const s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+      auto const t1 = h + s1 + ((e & f) ^ (~e & g)) + sha256_constants[i] + w[i];
+      auto const s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+      auto const t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+    }
+    sha256_state const add{a, b, c, d, e, f, g, h};
+    for (std::size_t i = 0; i < 8; ++i) state[i] += add[i];
+  }
+}
+
+#if defined(__x86_64__)
+
+// Compiler builtins and vector types instead of <immintrin.h>: that header costs half a second of compile time.
+using sha256_words = int __attribute__((vector_size(16)));
+
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load(void const* from) noexcept {
+  sha256_words words;
+  std::memcpy(&words, from, sizeof words);
+  return words;
+}
+
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load_swapped(
+    std::byte const* from) noexcept {
+  char __attribute__((vector_size(16))) bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  return reinterpret_cast<sha256_words>(
+      __builtin_shufflevector(bytes, bytes, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
+}
+
+/// Wrapping addition: lanes of the builtins' signed type would overflow.
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_add(sha256_words a,
+                                                                                    sha256_words b) noexcept {
+  using wrapping = unsigned __attribute__((vector_size(16)));
+  return reinterpret_cast<sha256_words>(reinterpret_cast<wrapping>(a) + reinterpret_cast<wrapping>(b));
+}
+
+/// Four rounds.
+__attribute__((target("sha,sse4.1"), always_inline)) inline void sha256_rounds(sha256_words& abef, sha256_words& cdgh,
+                                                                               sha256_words message,
+                                                                               std::uint32_t const* k) noexcept {
+  auto const keyed = sha256_add(message, sha256_load(k));
+  cdgh = __builtin_ia32_sha256rnds2(cdgh, abef, keyed);
+  abef = __builtin_ia32_sha256rnds2(abef, cdgh, __builtin_shufflevector(keyed, keyed, 2, 3, 0, 1));
+}
+
+/// The four message words that replace m0, from all sixteen before.
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_schedule(sha256_words m0,
+                                                                                         sha256_words m1,
+                                                                                         sha256_words m2,
+                                                                                         sha256_words m3) noexcept {
+  auto const sum = sha256_add(__builtin_ia32_sha256msg1(m0, m1), __builtin_shufflevector(m2, m3, 1, 2, 3, 4));
+  return __builtin_ia32_sha256msg2(sum, m3);
+}
+
+/// The same with the SHA instructions.
+__attribute__((target("sha,sse4.1"))) inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data,
+                                                                         std::size_t count) noexcept {
+  auto const abcd = sha256_load(state.data());
+  auto const efgh = sha256_load(state.data() + 4);
+  auto abef = __builtin_shufflevector(abcd, efgh, 5, 4, 1, 0);
+  auto cdgh = __builtin_shufflevector(abcd, efgh, 7, 6, 3, 2);
+  for (; count > 0; --count, data += 64) {
+    auto const abef_before = abef;
+    auto const cdgh_before = cdgh;
+    auto m0 = sha256_load_swapped(data);
+    auto m1 = sha256_load_swapped(data + 16);
+    auto m2 = sha256_load_swapped(data + 32);
+    auto m3 = sha256_load_swapped(data + 48);
+    auto const* k = sha256_constants.data();
+    for (int sixteen = 0; sixteen < 3; ++sixteen, k += 16) {
+      sha256_rounds(abef, cdgh, m0, k);
+      m0 = sha256_schedule(m0, m1, m2, m3);
+      sha256_rounds(abef, cdgh, m1, k + 4);
+      m1 = sha256_schedule(m1, m2, m3, m0);
+      sha256_rounds(abef, cdgh, m2, k + 8);
+      m2 = sha256_schedule(m2, m3, m0, m1);
+      sha256_rounds(abef, cdgh, m3, k + 12);
+      m3 = sha256_schedule(m3, m0, m1, m2);
+    }
+    sha256_rounds(abef, cdgh, m0, k);
+    sha256_rounds(abef, cdgh, m1, k + 4);
+    sha256_rounds(abef, cdgh, m2, k + 8);
+    sha256_rounds(abef, cdgh, m3, k + 12);
+    abef = sha256_add(abef, abef_before);
+    cdgh = sha256_add(cdgh, cdgh_before);
+  }
+  auto const first = __builtin_shufflevector(abef, cdgh, 3, 2, 7, 6);
+  auto const second = __builtin_shufflevector(abef, cdgh, 1, 0, 5, 4);
+  std::memcpy(state.data(), &first, 16);
+  std::memcpy(state.data() + 4, &second, 16);
+}
+
+/// Whether this machine has the SHA instructions. (`__builtin_cpu_supports` of GCC 12 does not know "sha".)
+inline bool sha256_has_hardware() noexcept {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
+  bool const vectors = (c & (1U << 9)) != 0 && (c & (1U << 19)) != 0;  // SSSE3 and SSE4.1
+  return vectors && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & (1U << 29)) != 0;
+}
+
+#else
+
+inline bool sha256_has_hardware() noexcept { return false; }
+inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
+  sha256_blocks_plain(state, data, count);
+}
+
+#endif
+
+/// Uses the SHA instructions if this machine has them.
+inline void sha256_blocks(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
+  static bool const hardware = sha256_has_hardware();
+  hardware ? sha256_blocks_hardware(state, data, count) : sha256_blocks_plain(state, data, count);
+}
+
+}  // namespace trireme::detail
+
+// ---- trireme/core/sha256.hpp (goes on)
+namespace trireme {
+
+/// SHA-256 of bytes that arrive piece by piece.
+///
+/// Why: a checkpoint contains the digest of each of its files, so that changed, truncated or exchanged files are
+/// detected before they are loaded. Uses the SHA instructions of the processor if it has them. Method: [FIPS 180-4].
+///
+/// Threads  one owner.
+class sha256 {
+ public:
+  using digest = std::array<std::byte, 32>;
+
+  sha256& update(std::span<std::byte const> bytes) noexcept {
+    if (bytes.empty()) return *this;
+    total_ += bytes.size();
+    if (filled_ > 0) {
+      auto const take = std::min(bytes.size(), block_.size() - filled_);
+      std::memcpy(block_.data() + filled_, bytes.data(), take);
+      filled_ += take;
+      bytes = bytes.subspan(take);
+      if (filled_ < block_.size()) return *this;
+      detail::sha256_blocks(state_, block_.data(), 1);
+      filled_ = 0;
+    }
+    auto const blocks = bytes.size() / block_.size();
+    if (blocks > 0) detail::sha256_blocks(state_, bytes.data(), blocks);
+    bytes = bytes.subspan(blocks * block_.size());
+    if (!bytes.empty()) std::memcpy(block_.data(), bytes.data(), bytes.size());
+    filled_ = bytes.size();
+    return *this;
+  }
+  sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+
+  /// The digest of everything so far; more may follow.
+  [[nodiscard]] digest finish() const noexcept {
+    auto state = state_;
+    std::array<std::byte, 128> tail{};
+    std::memcpy(tail.data(), block_.data(), filled_);
+    tail[filled_] = std::byte{0x80};
+    std::size_t const blocks = filled_ < 56 ? 1 : 2;
+    auto const bits = total_ * 8;
+    for (std::size_t i = 0; i < 8; ++i) tail[blocks * 64 - 1 - i] = static_cast<std::byte>(bits >> (8 * i) & 0xff);
+    detail::sha256_blocks(state, tail.data(), blocks);
+    digest out;
+    for (std::size_t i = 0; i < 32; ++i) out[i] = static_cast<std::byte>(state[i / 4] >> (24 - 8 * (i % 4)) & 0xff);
+    return out;
+  }
+
+  /// The same as 64 hexadecimal digits.
+  [[nodiscard]] std::string hexadecimal() const {
+    std::string out;
+    for (auto const byte : finish()) {
+      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) >> 4];
+      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) & 15];
+    }
+    return out;
+  }
+
+ private:
+  detail::sha256_state state_ = detail::sha256_start;
+  std::array<std::byte, 64> block_{};
+  std::size_t filled_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace trireme
+
+// ---- trireme/formats/safetensors.hpp (goes on)
+namespace trireme::formats::safetensors {
+
+/// An element type with its name in the format, "F32" for example. The format has more types than trireme computes
+/// with.
+class stored_type {
+ public:
+  constexpr stored_type() = default;
+  constexpr stored_type(dtype type)  // NOLINT(google-explicit-constructor)
+      : name_(name_of(type)), bits_(static_cast<int>(size_of(type)) * 8) {}
+  /// The type of that name, if the format has it.
+  [[nodiscard]] static std::optional<stored_type> named(std::string_view name) noexcept;
+
+  [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
+  [[nodiscard]] constexpr int bits() const noexcept { return bits_; }
+  friend constexpr bool operator==(stored_type a, stored_type b) noexcept { return a.name_ == b.name_; }
+
+ private:
+  constexpr stored_type(std::string_view name, int bits) noexcept : name_(name), bits_(bits) {}
+  std::string_view name_ = "U8";
+  int bits_ = 8;
+};
+
+/// A tensor of a file. The caller of a writer sets name, type and shape; the writer computes `begin` and `bytes`.
+/// `begin` counts from the start of the file's data.
+struct entry {
+  std::string name;
+  stored_type type;
+  shape extents;
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(entry const&, entry const&) = default;
+};
+
+using metadata = std::vector<std::pair<std::string, std::string>>;
+
+/// The parsed header of a file.
+struct header {
+  std::vector<entry> entries;     ///< in the order of their data
+  safetensors::metadata notes;    ///< `__metadata__`, in the order of the text
+  std::uint64_t data_offset = 0;  ///< the position of the data in the file
+};
+
+// Limits that are stricter than the format's.
+inline constexpr std::uint64_t most_header_bytes = 100'000'000;
+inline constexpr std::size_t most_tensors = 1'000'000;
+inline constexpr std::size_t most_name_bytes = 4096;
+
+/// The length of the whole header (8 + n), from the first eight bytes. Throws format_error if the file is too short for
+/// it.
+[[nodiscard]] std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
+                                         std::string const& path);
+
+/// Parses and checks a header; accesses only its arguments, so that it can be fuzzed.
+///
+/// Checks: a header of at most 100 MB that is within the file; strict JSON of the fixed schema, no duplicate names; at
+/// most a million tensors, rank at most 6, names of at most 4096 bytes; sizes that match type and shape, computed
+/// without overflow; data without overlap or gaps, up to the exact end of the file.
+/// It is stricter than the reference reader only in the limits on tensors, rank and names, in refusing unknown members
+/// of a tensor, and in refusing duplicate keys in `__metadata__`.
+///
+/// Errors   throws format_error(path, byte, reason).
+///
+/// @param start  the first header_bytes() bytes of the file, or more.
+[[nodiscard]] header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path);
+
+/// Reads tensors, or parts of them, from a file in the format of Hugging Face.
+///
+/// Only the requested bytes are read (with pread and not a memory map: a file that is truncated meanwhile gives an
+/// error and not a signal).
+///
+/// Threads  read() may be called from several threads at once.
+/// Errors   format_error if the file is invalid (see parse_header), io_error if it cannot be read, config_error for a
+///          tensor or range that it does not have.
+class reader {
+ public:
+  explicit reader(std::string path, file_system& files = real_files());
+  reader(directory const& in, std::string const& name);
+
+  [[nodiscard]] std::string const& path() const noexcept { return file_.path(); }
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return header_.entries; }
+  [[nodiscard]] safetensors::metadata const& metadata() const noexcept { return header_.notes; }
+  /// The value of a `__metadata__` key, or nullptr.
+  [[nodiscard]] std::string const* note(std::string_view key) const noexcept;
+  /// The tensor of that name, or nullptr.
+  [[nodiscard]] entry const* find(std::string_view name) const noexcept;
+  [[nodiscard]] entry const& at(std::string_view name) const;
+
+  /// Fills `to` with the bytes of a tensor from element `first` on.
+  void read(std::string_view name, std::uint64_t first, std::span<std::byte> to) const { read(at(name), first, to); }
+  void read(entry const& from, std::uint64_t first, std::span<std::byte> to) const;
+
+  /// The same with a check of the type: T must be the stored type.
+  template <element T>
+  void read(std::string_view name, std::uint64_t first, std::span<T> to) const requires(!std::is_same_v<T, std::byte>) {
+    require_type(at(name), dtype_of<T>);
+    read(at(name), first, std::as_writable_bytes(to));
+  }
+
+ private:
+  explicit reader(file from);
+  void require_type(entry const& which, dtype wanted) const;
+
+  file file_;
+  header header_;
+  std::vector<std::uint32_t> by_name_;  // indices of entries, sorted by name
+  std::vector<std::uint32_t> by_key_;   // of notes, sorted by key
+};
+
+/// Options of a writer.
+struct writer_options {
+  sha256* digest = nullptr;      ///< updated with every byte of the file
+  file_system* files = nullptr;  ///< used with a path; a directory has its own
+};
+
+/// Writes a file: the tensors are declared first, then their bytes follow in the same order, in pieces of any size.
+///
+/// finish() gives the file its name when it is complete and on the device (atomic_file); a writer that is destroyed
+/// earlier leaves no file. Tensors are stored in the declared order, without gaps: declare those of wide types first,
+/// so that every tensor is aligned. The data begins at a multiple of 8.
+///
+/// Errors   io_error; config_error for entries that the reader would refuse, for more bytes than declared, and for
+///          finish() before all bytes are written.
+class writer {
+ public:
+  writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes = {},
+         writer_options options = {});
+  writer(directory const& in, std::string const& name, std::vector<entry> entries, safetensors::metadata notes = {},
+         writer_options options = {});
+
+  /// With begin and bytes set.
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
+  /// The length of the finished file.
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
+  void write(std::span<std::byte const> bytes);
+  void finish();
+  /// Completes the file without renaming it, for files that are replaced together. The writer cannot be used
+  /// afterwards.
+  [[nodiscard]] atomic_file content();
+
+ private:
+  void expect_all() const;
+  void put(std::span<std::byte const> bytes);
+
+  std::string path_;
+  std::vector<entry> entries_;
+  writer_options options_;
+  std::uint64_t left_;  // bytes of data still to be written
+  std::string header_;
+  std::uint64_t file_bytes_;
+  atomic_file file_;
+};
+
+}  // namespace trireme::formats::safetensors
+
+// ---- trireme/formats/detail/safetensors_header.inl
+namespace trireme::formats::safetensors {
+
+TRIREME_BODY std::optional<stored_type> stored_type::named(std::string_view name) noexcept {
+  static constexpr std::array known{
+      stored_type("BOOL", 8),        stored_type("U8", 8),      stored_type("I8", 8),
+      stored_type("U16", 16),        stored_type("I16", 16),    stored_type("U32", 32),
+      stored_type("I32", 32),        stored_type("U64", 64),    stored_type("I64", 64),
+      stored_type("F16", 16),        stored_type("BF16", 16),   stored_type("F32", 32),
+      stored_type("F64", 64),        stored_type("C64", 64),    stored_type("F8_E5M2", 8),
+      stored_type("F8_E4M3", 8),     stored_type("F8_E8M0", 8), stored_type("F8_E5M2FNUZ", 8),
+      stored_type("F8_E4M3FNUZ", 8), stored_type("F6_E2M3", 6), stored_type("F6_E3M2", 6),
+      stored_type("F4", 4)};
+  for (auto const type : known) {
+    if (type.name() == name) return type;
+  }
+  return std::nullopt;
+}
+
+namespace detail {
+
+using trireme::formats::detail::json_scanner;
+
+/// The bytes of a tensor; empty if the number does not fit into 64 bits or is not a whole number of bytes.
+TRIREME_BODY std::optional<std::uint64_t> tensor_bytes(stored_type type,
+                                                       std::span<std::int64_t const> extents) noexcept {
+  std::uint64_t bits = static_cast<std::uint64_t>(type.bits());
+  for (auto const extent : extents) {
+    if (extent < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(extent), &bits)) return std::nullopt;
+  }
+  if (bits % 8 != 0) return std::nullopt;
+  return bits / 8;
+}
+
+/// Finds two entries with the same name; nullptr if there are none.
+TRIREME_BODY entry const* duplicate(std::vector<entry> const& entries, std::vector<std::uint32_t>& by_name) {
+  by_name.resize(entries.size());
+  for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = static_cast<std::uint32_t>(i);
+  std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return entries[a].name < entries[b].name; });
+  auto const twice = std::adjacent_find(by_name.begin(), by_name.end(),
+                                        [&](auto a, auto b) { return entries[a].name == entries[b].name; });
+  return twice == by_name.end() ? nullptr : &entries[twice[1]];
+}
+
+/// Parses the JSON of a header. The schema is fixed, so no tree is built and nothing is nested.
+class header_parser {
+ public:
+  header_parser(std::string_view json, std::string const& path) : scan_(json, path, 8) {}
+
+  [[nodiscard]] header parse() {
+    for_each_member([&](std::string name, std::size_t at) {
+      if (name == "__metadata__") {
+        read_metadata(at);
+      } else {
+        read_entry(std::move(name), at);
+      }
+    });
+    scan_.expect_end();
+    if (auto const* twice = duplicate(out_.entries, by_name_)) {
+      scan_.fail(0, text("two tensors are named \"", twice->name.substr(0, 80), "\""));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  /// Calls body(name, position of the name) at the value of each member of the object that comes next.
+  template <class Body>
+  void for_each_member(Body&& body) {
+    scan_.expect('{');
+    if (scan_.accept('}')) return;
+    do {
+      static_cast<void>(scan_.peek());
+      auto const at = scan_.position();
+      auto name = scan_.string(most_name_bytes);
+      scan_.expect(':');
+      body(std::move(name), at);
+    } while (scan_.accept(','));
+    scan_.expect('}');
+  }
+
+  void read_metadata(std::size_t at) {
+    if (std::exchange(has_metadata_, true)) scan_.fail(at, "a second __metadata__");
+    for_each_member([&](std::string name, std::size_t) {
+      // A value is limited only by the size of the header: it is free text.
+      out_.notes.emplace_back(std::move(name), scan_.string(most_header_bytes));
+    });
+    std::vector<std::string_view> names;
+    for (auto const& note : out_.notes) names.push_back(note.first);
+    std::sort(names.begin(), names.end());
+    if (std::adjacent_find(names.begin(), names.end()) != names.end()) scan_.fail(at, "two metadata keys are equal");
+  }
+
+  void read_entry(std::string name, std::size_t at) {
+    if (out_.entries.size() == most_tensors) scan_.fail(at, text("more than ", most_tensors, " tensors"));
+    entry tensor{std::move(name), {}, {}, 0, 0};
+    std::uint64_t end = 0;
+    std::array<bool, 3> seen{};
+    for_each_member([&](std::string const& key, std::size_t key_at) {
+      auto const which = key == "dtype" ? 0U : key == "shape" ? 1U : key == "data_offsets" ? 2U : 3U;
+      if (which == 3) scan_.fail(key_at, text("a tensor has no member \"", key.substr(0, 80), "\""));
+      if (std::exchange(seen[which], true)) scan_.fail(key_at, text("a second member \"", key, "\""));
+      if (which == 0) tensor.type = read_type();
+      if (which == 1) tensor.extents = read_shape();
+      if (which == 2) end = read_offsets(tensor);
+    });
+    for (std::size_t i = 0; i < 3; ++i) {
+      constexpr std::array<std::string_view, 3> names{"dtype", "shape", "data_offsets"};
+      if (!seen[i]) scan_.fail(at, text("a tensor without \"", names[i], "\""));
+    }
+    if (end < tensor.begin) scan_.fail(at, "data_offsets end before they begin");
+    auto const bytes = tensor_bytes(tensor.type, tensor.extents.extents());
+    if (!bytes) scan_.fail(at, "dtype times shape is too large, or not whole bytes");
+    if (end - tensor.begin != *bytes) {
+      scan_.fail(at,
+                 text("data_offsets span ", how_many(end - tensor.begin, "byte"), ", dtype and shape need ", *bytes));
+    }
+    tensor.bytes = *bytes;
+    out_.entries.push_back(std::move(tensor));
+  }
+
+  [[nodiscard]] stored_type read_type() {
+    static_cast<void>(scan_.peek());
+    auto const at = scan_.position();
+    auto const type = stored_type::named(scan_.string(64));
+    if (!type) scan_.fail(at, "an unknown dtype");
+    return *type;
+  }
+  [[nodiscard]] shape read_shape() {
+    shape out;
+    scan_.expect('[');
+    if (scan_.accept(']')) return out;
+    do {
+      static_cast<void>(scan_.peek());
+      auto const at = scan_.position();
+      auto const extent = scan_.unsigned_integer();
+      if (extent > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+        scan_.fail(at, "an extent of more than 63 bits");
+      }
+      if (out.rank() == shape::max_rank) scan_.fail(at, text("a shape of more than ", shape::max_rank, " extents"));
+      if (!out.takes(static_cast<std::int64_t>(extent))) scan_.fail(at, "a shape that is too large");
+      out.push_back(static_cast<std::int64_t>(extent));
+    } while (scan_.accept(','));
+    scan_.expect(']');
+    return out;
+  }
+  [[nodiscard]] std::uint64_t read_offsets(entry& tensor) {
+    scan_.expect('[');
+    tensor.begin = scan_.unsigned_integer();
+    scan_.expect(',');
+    auto const end = scan_.unsigned_integer();
+    scan_.expect(']');
+    return end;
+  }
+
+  json_scanner scan_;
+  header out_;
+  std::vector<std::uint32_t> by_name_;
+  bool has_metadata_ = false;
+};
+
+/// The tensors must cover the data exactly once, in order, up to the end of the file.
+TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string const& path) {
+  // Empty tensors have the same offset as the next one and must come first.
+  std::stable_sort(head.entries.begin(), head.entries.end(), [](entry const& a, entry const& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.bytes < b.bytes;
+  });
+  std::uint64_t covered = 0;
+  for (auto const& each : head.entries) {
+    if (each.begin != covered) {
+      throw format_error(path, head.data_offset,
+                         text("tensor \"", each.name.substr(0, 80), "\" begins at ", each.begin,
+                              each.begin < covered ? " and overlaps the one before, which ends at "
+                                                   : " and leaves a gap after the one before, which ends at ",
+                              covered));
+    }
+    covered += each.bytes;  // cannot overflow: begin + bytes was read as one 64-bit number
+  }
+  auto const data = file_size - head.data_offset;
+  if (covered > data) {
+    throw format_error(path, file_size,
+                       text("the file ends, its tensors need ", how_many(covered - data, "byte"), " more"));
+  }
+  if (covered < data) {
+    throw format_error(
+        path, head.data_offset + covered,
+        text(how_many(data - covered, "byte"), agreeing(data - covered, " follows", " follow"), " the last tensor"));
+  }
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
+                                        std::string const& path) {
+  if (file_size < 8 || start.size() < 8)
+    throw format_error(path, file_size, "the file is shorter than the 8 bytes of the header's length");
+  std::uint64_t json = 0;
+  for (std::size_t i = 0; i < 8; ++i) json |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
+  if (json > most_header_bytes)
+    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), ", more than 100 MB"));
+  if (json > file_size - 8) {
+    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), " in a file of ", file_size));
+  }
+  return 8 + json;
+}
+
+TRIREME_BODY header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
+  auto const size = header_bytes(start, file_size, path);
+  if (start.size() < size) throw format_error(path, start.size(), "the header is cut short");
+  std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, size - 8);
+  auto out = detail::header_parser(json, path).parse();
+  out.data_offset = size;
+  detail::check_cover(out, file_size, path);
+  return out;
+}
+
+}  // namespace trireme::formats::safetensors
+
+// ---- trireme/formats/safetensors.ipp (goes on)
+namespace trireme::formats::safetensors {
+
+namespace detail {
+
+TRIREME_BODY header read_header(file const& from) {
+  auto const size = from.size();
+  std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(8, size)));
+  from.read(0, start);
+  start.resize(header_bytes(start, size, from.path()));
+  from.read(8, std::span(start).subspan(8));
+  return parse_header(start, size, from.path());
+}
+
+/// Sets the position of each entry's data, and returns the end of the last one.
+TRIREME_BODY std::uint64_t assign_offsets(std::vector<entry>& entries, std::string const& path) {
+  if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
+  std::uint64_t end = 0;
+  for (auto& each : entries) {
+    auto const bytes = tensor_bytes(each.type, each.extents.extents());
+    auto const fits = bytes && *bytes < std::uint64_t{1} << 62 && end < std::uint64_t{1} << 62;
+    if (!fits || each.name.size() > most_name_bytes || each.name == "__metadata__") {
+      throw config_error(text("trireme::formats::safetensors: ", path, ": no tensor can be named \"",
+                              each.name.substr(0, 80), "\" with dtype ", each.type.name(), " and shape ",
+                              to_string(each.extents)));
+    }
+    each.begin = end;
+    each.bytes = *bytes;
+    end += *bytes;
+  }
+  std::vector<std::uint32_t> scratch;
+  if (auto const* twice = duplicate(entries, scratch)) {
+    throw config_error(text("trireme::formats::safetensors: ", path, ": two tensors are named \"", twice->name, "\""));
+  }
+  return end;
+}
+
+/// The beginning of a file, with the length, padded with spaces to a multiple of eight.
+TRIREME_BODY std::string print_header(std::vector<entry> const& entries, metadata const& notes,
+                                      std::string const& path) {
+  using json::detail::print_string;
+  std::string out(8, '\0');
+  out += '{';
+  auto const next = [&] {
+    if (out.back() != '{') out += ',';
+  };
+  if (!notes.empty()) {
+    out += "\"__metadata__\":{";
+    for (auto const& [key, content] : notes) {
+      next();
+      print_string(out, key);
+      out += ':';
+      print_string(out, content);
+    }
+    out += '}';
+  }
+  for (auto const& each : entries) {
+    next();
+    print_string(out, each.name);
+    out += text(":{\"dtype\":\"", each.type.name(), "\",\"shape\":[");
+    for (int axis = 0; axis < each.extents.rank(); ++axis) out += text(axis == 0 ? "" : ",", each.extents[axis]);
+    out += text("],\"data_offsets\":[", each.begin, ",", each.begin + each.bytes, "]}");
+  }
+  out += '}';
+  out.append((8 - out.size() % 8) % 8, ' ');
+  auto const json = out.size() - 8;
+  for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(json >> (8 * i) & 0xff);
+  // The reader must accept the header: this finds duplicate keys, text that is not UTF-8, and a header that is too
+  // large.
+  auto const end = entries.empty() ? 0 : entries.back().begin + entries.back().bytes;
+  try {
+    static_cast<void>(parse_header(std::as_bytes(std::span(out)), out.size() + end, path));
+  } catch (format_error const& error) {
+    throw config_error(text("trireme::formats::safetensors: cannot write this header: ", error.what()));
+  }
+  return out;
+}
+
+}  // namespace detail
+
+TRIREME_BODY reader::reader(std::string path, file_system& files)
+    : reader(file(std::move(path), file::access::read, files)) {}
+TRIREME_BODY reader::reader(directory const& in, std::string const& name)
+    : reader(file(in, name, file::access::read)) {}
+TRIREME_BODY reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
+  static_cast<void>(detail::duplicate(header_.entries, by_name_));
+  by_key_.resize(header_.notes.size());
+  for (std::size_t i = 0; i < by_key_.size(); ++i) by_key_[i] = static_cast<std::uint32_t>(i);
+  std::sort(by_key_.begin(), by_key_.end(),
+            [&](auto a, auto b) { return header_.notes[a].first < header_.notes[b].first; });
+}
+
+TRIREME_BODY std::string const* reader::note(std::string_view key) const noexcept {
+  auto const found = std::lower_bound(by_key_.begin(), by_key_.end(), key, [&](auto index, std::string_view wanted) {
+    return header_.notes[index].first < wanted;
+  });
+  if (found == by_key_.end() || header_.notes[*found].first != key) return nullptr;
+  return &header_.notes[*found].second;
+}
+
+TRIREME_BODY entry const* reader::find(std::string_view name) const noexcept {
+  auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name, [&](auto index, std::string_view wanted) {
+    return header_.entries[index].name < wanted;
+  });
+  if (found == by_name_.end() || header_.entries[*found].name != name) return nullptr;
+  return &header_.entries[*found];
+}
+
+TRIREME_BODY entry const& reader::at(std::string_view name) const {
+  auto const* found = find(name);
+  if (found == nullptr) {
+    throw config_error(text("trireme::formats::safetensors: ", path(), " has no tensor named \"", name, "\""));
+  }
+  return *found;
+}
+
+TRIREME_BODY void reader::read(entry const& from, std::uint64_t first, std::span<std::byte> to) const {
+  std::uint64_t bits = 0;
+  bool const fits = !__builtin_mul_overflow(first, static_cast<std::uint64_t>(from.type.bits()), &bits) &&
+                    bits % 8 == 0 && bits / 8 <= from.bytes && to.size() <= from.bytes - bits / 8;
+  if (!fits) {
+    throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", from.name, "\" has ", from.bytes,
+                            " bytes; asked for ", to.size(), " from element ", first, " on"));
+  }
+  file_.read(header_.data_offset + from.begin + bits / 8, to);
+}
+
+TRIREME_BODY void reader::require_type(entry const& which, dtype wanted) const {
+  if (which.type == stored_type(wanted)) return;
+  throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", which.name, "\" is ",
+                          which.type.name(), ", not ", name_of(wanted)));
+}
+
+TRIREME_BODY writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
+                            writer_options options)
+    : writer(directory(directory_of(path), options.files == nullptr ? real_files() : *options.files), name_of(path),
+             std::move(entries), std::move(notes), options) {}
+
+TRIREME_BODY writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
+                            safetensors::metadata notes, writer_options options)
+    : path_(in.path_of(name)),
+      entries_(std::move(entries)),
+      options_(options),
+      left_(detail::assign_offsets(entries_, path_)),
+      header_(detail::print_header(entries_, notes, path_)),
+      file_bytes_(header_.size() + left_),
+      file_(in, name) {
+  put(std::as_bytes(std::span(header_)));
+  header_ = {};
+}
+
+TRIREME_BODY void writer::put(std::span<std::byte const> bytes) {
+  file_.write(bytes);
+  if (options_.digest != nullptr) options_.digest->update(bytes);
+}
+
+TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
+  if (bytes.size() > left_) {
+    throw config_error(text("trireme::formats::safetensors: ", path_, ": ", bytes.size() - left_,
+                            " bytes more than its tensors have"));
+  }
+  put(bytes);
+  left_ -= bytes.size();
+}
+
+TRIREME_BODY void writer::expect_all() const {
+  if (left_ == 0) return;
+  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", how_many(left_, "byte"),
+                          agreeing(left_, " has", " have"), " not been written"));
+}
+
+TRIREME_BODY void writer::finish() {
+  expect_all();
+  file_.publish();
+}
+
+TRIREME_BODY atomic_file writer::content() {
+  expect_all();
+  return std::move(file_);
+}
+
+}  // namespace trireme::formats::safetensors
+
+// ---- trireme/formats/weight_files.hpp (goes on)
+namespace trireme::formats {
+
+/// The names of a model's files in Hugging Face's format.
+inline constexpr std::string_view config_file = "config.json";
+inline constexpr std::string_view weight_file = "model.safetensors";
+inline constexpr std::string_view weight_index_file = "model.safetensors.index.json";
+
+/// The file that contains a tensor, according to an index.
+struct indexed_tensor {
+  std::string name;
+  std::string file;
+  friend bool operator==(indexed_tensor const&, indexed_tensor const&) = default;
+};
+
+/// More files in an index are refused.
+inline constexpr std::size_t most_weight_files = 1000;
+
+/// Parses the `weight_map` of an index; accesses only its arguments, so that it can be fuzzed.
+///
+/// Checks: names of files are plain (no slash, not ".", not ".."), and there are at most 1000 of them.
+///
+/// Errors   format_error(path, byte, reason).
+///
+/// @returns sorted by file, and within each in the order of the text.
+[[nodiscard]] std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path);
+
+/// Reads a JSON file of a model's directory, of at most `most` bytes.
+[[nodiscard]] json::value read_json(std::string const& path, std::uint64_t most, file_system& files = real_files());
+
+/// The tensors of a model's directory: all in model.safetensors or, if it does not exist, in the files that
+/// model.safetensors.index.json names. Opens all files and reads their headers.
+///
+/// Threads  as safetensors::reader.
+/// Errors   io_error; format_error for an invalid file or index, and if the index and a file disagree on the tensors.
+///          Symbolic links are followed, since downloads are often stored with them.
+class weight_files {
+ public:
+  struct tensor {
+    safetensors::reader const* file;
+    safetensors::entry const* what;
+  };
+
+  explicit weight_files(std::string directory, file_system& files = real_files());
+
+  [[nodiscard]] std::string const& directory() const noexcept { return directory_; }
+  /// Sorted by name.
+  [[nodiscard]] std::vector<tensor> const& tensors() const noexcept { return tensors_; }
+  /// The tensor of that name, or nullptr.
+  [[nodiscard]] tensor const* find(std::string_view name) const noexcept;
+  /// The file or the index that holds the tensors, for messages.
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+
+ private:
+  void add_indexed(std::string const& index, file_system& files);
+
+  std::string directory_;
+  std::string path_;
+  std::vector<std::unique_ptr<safetensors::reader>> readers_;
+  std::vector<tensor> tensors_;
+};
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/weight_files.ipp
+namespace trireme::formats {
+
+TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path) {
+  auto const index = json::parse(text, path);
+  std::vector<indexed_tensor> all;
+  for (auto const& [name, file] : index.at("weight_map").as_object()) {
+    auto const& plain = file.as_string();
+    bool const fits = !plain.empty() && plain != "." && plain != ".." && plain.size() <= 255 &&
+                      plain.find('/') == plain.npos && plain.find('\0') == plain.npos;
+    if (!fits) {
+      file.fail(trireme::text("\"", plain.substr(0, 80), "\" is not the name of a file in the index's directory"));
+    }
+    all.push_back({name, plain});
+  }
+  std::ranges::stable_sort(all, {}, &indexed_tensor::file);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
+  if (count > most_weight_files) {
+    throw format_error(
+        path, 0, trireme::text("it names ", how_many(count, "file"), "; at most ", most_weight_files, " are read"));
+  }
+  return all;
+}
+
+TRIREME_BODY json::value read_json(std::string const& path, std::uint64_t most, file_system& files) {
+  return json::parse(read_text(path, most, files), path);
+}
+
+namespace detail {
+
+/// The content of a file; empty if it does not exist.
+template <class Open>
+auto if_there(Open&& open) -> std::optional<decltype(open())> {
+  try {
+    return open();
+  } catch (io_error const& problem) {
+    if (problem.number() != ENOENT) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace detail
+
+TRIREME_BODY weight_files::weight_files(std::string directory, file_system& files) : directory_(std::move(directory)) {
+  path_ = text(directory_, "/", weight_file);
+  if (auto one = detail::if_there([&] { return std::make_unique<safetensors::reader>(path_, files); })) {
+    readers_.push_back(std::move(*one));
+    for (auto const& each : readers_.front()->entries()) tensors_.push_back({readers_.front().get(), &each});
+  } else {
+    constexpr std::uint64_t most = 64'000'000;
+    path_ = text(directory_, "/", weight_index_file);
+    auto const index = detail::if_there([&] { return read_text(path_, most, files); });
+    if (!index)
+      throw io_error(directory_, text("there is neither ", weight_file, " nor ", weight_index_file, " in it"));
+    add_indexed(*index, files);
+  }
+  std::ranges::sort(tensors_, {}, [](tensor const& each) -> std::string_view { return each.what->name; });
+}
+
+TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_system& files) {
+  auto const indexed = parse_weight_index(index, path_);
+  for (auto first = indexed.begin(); first != indexed.end();) {
+    auto const last = std::find_if(first, indexed.end(), [&](auto const& each) { return each.file != first->file; });
+    auto const& file =
+        *readers_.emplace_back(std::make_unique<safetensors::reader>(text(directory_, "/", first->file), files));
+    for (auto each = first; each != last; ++each) {
+      auto const* const found = file.find(each->name);
+      if (found == nullptr) {
+        throw format_error(file.path(), 0, text("it has no tensor \"", each->name, "\", which the index lists for it"));
+      }
+      tensors_.push_back({&file, found});
+    }
+    if (file.entries().size() != static_cast<std::size_t>(last - first)) {
+      throw format_error(
+          file.path(), 0,
+          text("it has ", how_many(file.entries().size(), "tensor"), ", but the index lists ", last - first));
+    }
+    first = last;
+  }
+}
+
+TRIREME_BODY weight_files::tensor const* weight_files::find(std::string_view name) const noexcept {
+  auto const at = std::ranges::lower_bound(tensors_, name, {},
+                                           [](tensor const& each) -> std::string_view { return each.what->name; });
+  return at == tensors_.end() || at->what->name != name ? nullptr : &*at;
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/model_files.ipp (goes on)
+namespace trireme::formats {
+
+TRIREME_BODY std::vector<model_file> read_model_files(std::string const& directory, file_system& files) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 28;
+  std::vector<model_file> out;
+  auto const take = [&](std::string const& name) {
+    out.push_back({name, read_text(text(directory, "/", name), most, files)});
+  };
+  class directory const in(directory, files);
+  for (auto const& name : in.names()) {
+    if (name == config_file || matches_any(model_file_names, name)) take(name);
+  }
+  constexpr std::string_view templates = "additional_chat_templates";
+  if (in.has(std::string(templates))) {
+    class directory const more(text(directory, "/", templates), files);
+    for (auto const& name : more.names()) {
+      if (matches("*.jinja", name)) take(text(templates, "/", name));
+    }
+  }
+  return out;
+}
+
+TRIREME_BODY void add_model_file(file_set& to, directory const& in, model_file const& what) {
+  auto const slash = what.name.rfind('/');
+  if (slash == std::string::npos) return to.add(in, what.name, what.content);
+  auto const folder = in.path_of(what.name.substr(0, slash));
+  make_directories(folder, in.files());
+  to.add(directory(folder, in.files()), what.name.substr(slash + 1), what.content);
+}
+
+TRIREME_BODY void expect_writable(std::string const& directory, file_system& files) {
+  make_directories(directory, files);
+  class directory const in(directory, files);
+  try {
+    static_cast<void>(atomic_file(in, ".can_be_written"));  // its destructor removes the file
+  } catch (io_error const& problem) {
+    throw detail::io_failure(directory, "make files in it", problem.number());
+  }
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/data/model_files.hpp (goes on)
+namespace trireme::data {
+
+/// A dataset with files that a model trained on it needs later, as the means and categories of a table's columns are.
+///
+/// Why: fit() hands them to the trainer, whose checkpoints keep them and whose save_pretrained() writes them beside the
+/// model. An epoch is continued only with the same ones.
+///
+/// Requires  model_files(): a std::vector<formats::model_file>, the same on every rank.
+/// Models    data::csv_samples; data::map, data::augment, data::subset, data::concat, data::blend, data::curriculum and
+///           data::any_dataset pass on those of the datasets in them.
+template <class D>
+concept has_model_files = requires(D const& data) {
+  { data.model_files() } -> std::same_as<std::vector<formats::model_file>>;
+};
+
+/// The files of a dataset; none if it does not say.
+template <dataset D>
+[[nodiscard]] std::vector<formats::model_file> model_files_of([[maybe_unused]] D const& data) {
+  if constexpr (has_model_files<D>) {
+    return data.model_files();
+  } else {
+    return {};
+  }
+}
+
+namespace detail {
+
+/// Adds files to others; one of the same name is replaced.
+inline void merge_model_files(std::vector<formats::model_file>& to, std::vector<formats::model_file> more) {
+  for (auto& each : more) {
+    auto const same =
+        std::find_if(to.begin(), to.end(), [&](formats::model_file const& one) { return one.name == each.name; });
+    if (same == to.end()) {
+      to.push_back(std::move(each));
+    } else {
+      same->content = std::move(each.content);
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace trireme::data
 
 // ---- trireme/data/sampler.hpp
 namespace trireme::data {
@@ -11766,6 +14118,7 @@ class any_dataset {
     return table_->id_at(data_, seed, epoch, position);
   }
   [[nodiscard]] bool slow_to_read() const { return table_->slow_to_read(data_); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return table_->model_files(data_); }
 
  private:
   struct table {
@@ -11780,6 +14133,7 @@ class any_dataset {
     std::int64_t (*epoch_size)(void const*);
     std::int64_t (*id_at)(void const*, std::uint64_t, std::uint64_t, std::int64_t);
     bool (*slow_to_read)(void const*);
+    std::vector<formats::model_file> (*model_files)(void const*);
   };
   template <class Dataset>
   static Dataset const& as(void const* data) {
@@ -11804,7 +14158,8 @@ class any_dataset {
         auto const& of = as<Dataset>(data);
         return detail::id_at(of, {.samples = of.size(), .seed = seed}, epoch, position);
       },
-      [](void const* data) { return trireme::slow_to_read(as<Dataset>(data)); }};
+      [](void const* data) { return trireme::slow_to_read(as<Dataset>(data)); },
+      [](void const* data) { return model_files_of(as<Dataset>(data)); }};
 
   void const* data_;
   table const* table_;
@@ -11831,6 +14186,7 @@ struct loader_position {
   std::uint64_t seed = 0;    ///< of the order of samples
   std::int64_t block = 0;    ///< of the order, as in data::sampler
   std::int64_t window = 0;
+  std::int64_t of = 0;  ///< samples of a dataset that sets its own order, whose epochs may have another number of them
   friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
     return a.epoch == b.epoch && a.position == b.position;  // the order may be unknown
   }
@@ -11843,7 +14199,8 @@ struct loader_position {
 [[nodiscard]] inline std::string to_string(loader_position const& at) {
   return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position,
               at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "",
-              at.block > 0 ? text(", .block = ", at.block, ", .window = ", at.window) : "", "}");
+              at.block > 0 ? text(", .block = ", at.block, ", .window = ", at.window) : "",
+              at.of > 0 && at.of != at.samples ? text(", .of = ", at.of) : "", "}");
 }
 
 /// One rank's part of one batch. Owned by the loader.
@@ -11859,32 +14216,50 @@ struct batch {
   std::int64_t position = 0;  ///< of the first sample of the whole batch in its epoch
 };
 
+/// Where a loader reads batches to. By default it is ordinary memory, whose batches are copied before a step returns.
+struct batch_memory {
+  void* (*allocate)(std::size_t bytes) = nullptr;  ///< nullptr: ordinary memory
+  void (*deallocate)(void* block, std::size_t bytes) noexcept = nullptr;
+  /// Returns when no copy reads the loader's last batch any more, and with `all` when none reads the next one either.
+  /// The loader calls it before it changes them. It may throw.
+  std::function<void(bool all)> unread{};
+
+  /// The staging memory of a space.
+  template <class Space>
+  requires has_staging<Space>
+  [[nodiscard]] static batch_memory staging(std::function<void(bool all)> unread) {
+    return {&Space::staging::allocate, &Space::staging::deallocate, std::move(unread)};
+  }
+};
+
 namespace detail {
 
 /// The memory of one rank's part of a batch, allocated once for the largest batch.
 class batch_buffer {
  public:
   template <dataset Dataset>
-  batch_buffer(Dataset const& data, std::int64_t samples, std::int64_t parts)
-      : inputs_({samples * bytes_of(data.input_type(), data.input_shape())}),
-        targets_({samples * bytes_of(data.target_type(), data.target_shape())}),
-        ids_(static_cast<std::size_t>(samples)) {
+  batch_buffer(Dataset const& data, std::int64_t samples, std::int64_t parts, batch_memory const& memory = {})
+      : inputs_(allocated<std::byte>(samples * bytes_of(data.input_type(), data.input_shape()), memory)),
+        targets_(allocated<std::byte>(samples * bytes_of(data.target_type(), data.target_shape()), memory)),
+        ids_(allocated<std::int64_t>(samples, memory)),
+        is_staging_(memory.allocate != nullptr) {
+    std::ranges::fill(ids_.span(), 0);
     views_.reserve(static_cast<std::size_t>(parts));
     parts_.reserve(static_cast<std::size_t>(parts));
   }
 
   [[nodiscard]] std::span<std::int64_t> ids(std::int64_t count) {
-    return std::span(ids_).first(static_cast<std::size_t>(count));
+    return ids_.span().first(static_cast<std::size_t>(count));
   }
 
-  [[nodiscard]] std::span<std::int64_t> all_ids() noexcept { return ids_; }
+  [[nodiscard]] std::span<std::int64_t> all_ids() noexcept { return ids_.span(); }
 
   /// Reads the samples [first, first + count), whose numbers are in ids(), as one block.
   /// @param place  of the first of them in the order; null: they are in none.
   template <dataset Dataset>
   void read(Dataset const& data, std::int64_t first, std::int64_t count, read_place const* place = nullptr) {
-    auto const numbers =
-        std::span<std::int64_t const>(ids_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    auto const numbers = std::span<std::int64_t const>(ids_.span())
+                             .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
     auto* const in = inputs_.span().data() + first * bytes_of(data.input_type(), data.input_shape());
     auto* const out = targets_.span().data() + first * bytes_of(data.target_type(), data.target_shape());
     if (place != nullptr) {
@@ -11894,12 +14269,13 @@ class batch_buffer {
     }
   }
 
-  /// The first `count` samples, in this buffer.
+  /// The first `count` samples, in this buffer, as another filling of it.
   template <dataset Dataset>
   [[nodiscard]] samples whole(Dataset const& data, std::int64_t count) {
     return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
             {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
-            ids(count)};
+            ids(count),
+            is_staging_ ? next_filling() : 0};
   }
   /// The same samples without reading them: all of their values are 0.
   template <dataset Dataset>
@@ -11921,6 +14297,18 @@ class batch_buffer {
   [[nodiscard]] std::span<std::int64_t const> parts() const noexcept { return parts_; }
 
  private:
+  template <class T>
+  static tensor<T> allocated(std::int64_t count, batch_memory const& memory) {
+    if (memory.allocate == nullptr) return tensor<T>(shape{count});
+    auto const bytes = static_cast<std::size_t>(count) * sizeof(T);
+    std::shared_ptr<void> const block(memory.allocate(bytes),
+                                      [bytes, free = memory.deallocate](void* it) { free(it, bytes); });
+    return {tensor_view<T>(static_cast<T*>(block.get()), shape{count}), block};
+  }
+  static std::uint64_t next_filling() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
   static std::int64_t bytes_of(dtype type, shape const& one) {
     return one.size() * static_cast<std::int64_t>(size_of(type));
   }
@@ -11932,7 +14320,8 @@ class batch_buffer {
 
   tensor<std::byte> inputs_;
   tensor<std::byte> targets_;
-  std::vector<std::int64_t> ids_;
+  tensor<std::int64_t> ids_;
+  bool is_staging_;
   std::vector<samples> views_;
   std::vector<std::int64_t> parts_;
 };
@@ -12092,7 +14481,7 @@ class read_ahead {
     mode_ = arithmetic_mode::of_this_thread();
     in_use_ = false;
     if (std::exchange(tries_again_, false)) halted_ = false;
-    room_.notify_all();
+    wake_threads(lock);
     if (!is_ready()) wait(lock);
     if (read_ == taken_ && ended_ && begun_ == taken_) return slots_.size();
     auto const slot = taken_ % slots_.size();
@@ -12107,6 +14496,13 @@ class read_ahead {
     lock.unlock();
     tell_left_out();
     return slot;
+  }
+
+  /// The slot that take() would return at once and without an error; else slots.size().
+  [[nodiscard]] std::size_t peek() {
+    std::lock_guard const lock(mutex_);
+    auto const slot = taken_ % slots_.size();
+    return read_ > taken_ && slots_[slot].troubles.empty() ? slot : slots_.size();
   }
 
   /// Forgets all batches that were read ahead; then calls `change`, and goes on. No thread reads meanwhile.
@@ -12191,7 +14587,11 @@ class read_ahead {
     auto const begin = clock::now();
     while (!has_threads() && !is_ready()) read_some(lock, nullptr);
     auto limit = patience;
-    while (!filled_.wait_for(lock, limit, [this] { return is_ready(); })) {
+    while (true) {
+      waits_ = true;
+      bool const ready = filled_.wait_for(lock, limit, [this] { return is_ready(); });
+      waits_ = false;
+      if (ready) break;
       limit = 2 * limit;
       reading const* oldest = nullptr;
       for (auto const& each : readings_) {
@@ -12208,8 +14608,9 @@ class read_ahead {
 
   // Waits until no thread reads, and forgets what was read; threads stay halted.
   void reset(std::unique_lock<std::mutex>& lock) {
-    halted_ = true;
+    halted_ = resets_ = true;
     filled_.wait(lock, [this] { return busy_ == 0; });
+    resets_ = false;
     take_back();
     reset_slots();
     ended_ = false;
@@ -12310,13 +14711,12 @@ class read_ahead {
   }
   [[nodiscard]] bool has_room() const { return !ended_ && begun_ + (in_use_ ? 1 : 0) < taken_ + slots_.size(); }
 
-  void begin_batch() {
+  void begin_batch(std::unique_lock<std::mutex>& lock) {
     auto const slot = begun_ % slots_.size();
     auto const count = start(slot);
     if (count < 0) {
       ended_ = true;
-      filled_.notify_one();
-      return;
+      return tell_caller(lock);
     }
     auto& state = slots_[slot];
     state.count = count;
@@ -12324,28 +14724,46 @@ class read_ahead {
     state.failed = false;
     state.troubles.clear();
     ++begun_;
-    complete();
-    if (how_.workers > 1) room_.notify_all();
+    complete(lock);
+    if (how_.workers > 1) wake_threads(lock);
   }
-  void complete() {
+  void complete(std::unique_lock<std::mutex>& lock) {
     for (; read_ < begun_; ++read_) {
       auto const& next = slots_[read_ % slots_.size()];
       if (next.failed || next.done < next.count) break;
     }
+    tell_caller(lock);
+  }
+  [[nodiscard]] bool has_work() const { return !halted_ && (has_chunk() || has_room()); }
+
+  // Threads are woken only if they wait and have something to do, and while the mutex is free: else they would wake to
+  // wait for it.
+  void tell_caller(std::unique_lock<std::mutex>& lock) {
+    if (!(waits_ && is_ready()) && !(resets_ && busy_ == 0)) return;
+    lock.unlock();
     filled_.notify_one();
+    lock.lock();
+  }
+  void wake_threads(std::unique_lock<std::mutex>& lock) {
+    if (sleeping_ == 0 || !has_work()) return;
+    lock.unlock();
+    room_.notify_all();
+    lock.lock();
   }
 
   void work(reading& now) {
     std::unique_lock lock(mutex_);
     while (true) {
-      room_.wait(lock, [this] { return stopping_ || (!halted_ && (has_chunk() || has_room())); });
+      ++sleeping_;
+      room_.wait(lock, [this] { return stopping_ || has_work(); });
+      --sleeping_;
       if (stopping_) return;
       read_some(lock, &now);
     }
   }
   // Begins a batch or reads a chunk. @param now  where a thread says what it reads.
   void read_some(std::unique_lock<std::mutex>& lock, reading* now) {
-    if (!has_chunk()) return begin_batch();
+    if (!has_chunk()) return begin_batch(lock);
     auto const slot = (begun_ - 1) % slots_.size();
     auto& state = slots_[slot];
     auto const first = state.given;
@@ -12375,7 +14793,7 @@ class read_ahead {
       if (each.ends) state.failed = halted_ = true;
       state.troubles.push_back(std::move(each));
     }
-    complete();
+    complete(lock);
   }
 
  protected:
@@ -12401,6 +14819,8 @@ class read_ahead {
   bool halted_ = false;       // by a failure, until the caller tries again
   bool tries_again_ = false;  // the failure has been thrown
   bool stopping_ = false;
+  bool waits_ = false, resets_ = false;                       // the caller: until it is_ready(), until no thread reads
+  std::int64_t sleeping_ = 0;                                 // threads without work
   arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
   std::forward_list<std::thread> threads_;
 };
@@ -12882,10 +15302,11 @@ struct loader_options {
 ///
 /// @tparam Dataset  models trireme::dataset.
 /// @param  data     borrowed: must outlive the loader.
+/// @param  memory   that of the batches.
 template <dataset Dataset>
 class loader : private detail::read_ahead {
  public:
-  loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
+  loader(Dataset const& data, loader_options options, int rank = 0, int size = 1, batch_memory memory = {})
       : read_ahead({.who = who,
                     .batches = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
                     .workers = options.prefetch <= 0 ? 0
@@ -12895,7 +15316,9 @@ class loader : private detail::read_ahead {
                     .one_by_one = slow_to_read(data)}),
         data_(&data),
         options_(options),
-        order_(detail::order_of(data, options.seed, options.locality, who)) {
+        order_(detail::order_of(data, options.seed, options.locality, who)),
+        of_(detail::sets_order(data) ? data.size() : 0),
+        unread_(std::move(memory.unread)) {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -12904,13 +15327,19 @@ class loader : private detail::read_ahead {
     auto const most = largest_part(largest);
     slots_.reserve(slot_count());
     for (std::size_t i = 0; i < slot_count(); ++i) {
-      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}, {}});
+      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest), memory), {}, {}, {}});
     }
   }
   loader(Dataset const&& data, loader_options options, int rank = 0, int size = 1) = delete;  // would dangle
   loader(loader const&) = delete;
   loader& operator=(loader const&) = delete;
-  ~loader() override { stop(); }
+  ~loader() override {
+    stop();
+    try {
+      wait_for_readers(true);
+    } catch (...) {  // a device that has failed reads nothing
+    }
+  }
 
   [[nodiscard]] loader_options const& options() const noexcept { return options_; }
   /// The logical micro-batches that this rank runs.
@@ -12921,14 +15350,22 @@ class loader : private detail::read_ahead {
 
   /// The next batch; valid until the next call of next() or seek().
   [[nodiscard]] batch const& next() {
+    wait_for_readers(false);
     auto const& ready = slots_[take()];
     position_ = ready.after;
     return ready.view;
+  }
+  /// The batch that the next next() returns, if it has been read already and has no errors; else nullptr. It is valid
+  /// as long as that one, unless seek() is called before.
+  [[nodiscard]] batch const* ahead() {
+    auto const at = peek();
+    return at < slot_count() ? &slots_[at].view : nullptr;
   }
 
   /// After next() has thrown: the batch that it would have returned, with all values 0. For a rank that must take part
   /// in a step which all ranks then give up. Valid as long as that of next(), which reads the same batch again.
   [[nodiscard]] batch const& zeros() {
+    wait_for_readers(true);
     auto& spare = slots_.front();  // no thread reads before next() or seek()
     auto const count = plan(spare, position_);
     for (std::int64_t i = 0; i < count; ++i) spare.buffer.ids(count)[static_cast<std::size_t>(i)] = id_in(spare, i, 0);
@@ -12945,10 +15382,11 @@ class loader : private detail::read_ahead {
   ///          samples would be used twice and others never. seek(place.next_epoch()) skips the rest of that epoch.
   void seek(loader_position to) {
     bool const another = to.samples != order_.samples || to.seed != order_.seed || to.block != order_.block ||
-                         to.window != order_.window;
+                         to.window != order_.window || to.of != of_;
     if (to.samples != 0 && to.position != 0 && another) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
-                              " samples in the order of seed ", order_.seed,
+                              " samples", of_ > 0 && of_ != order_.samples ? text(" of ", of_) : "",
+                              " in the order of seed ", order_.seed,
                               order_.block > 0 ? text(" and blocks of ", order_.block) : "",
                               "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     }
@@ -12956,6 +15394,7 @@ class loader : private detail::read_ahead {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
                               " samples: the position was saved for other data"));
     }
+    wait_for_readers(true);
     restart([&] { position_ = cursor_ = normalised(to); });
   }
 
@@ -12971,6 +15410,10 @@ class loader : private detail::read_ahead {
 
  private:
   static constexpr char const* who = "trireme::data::loader";
+
+  void wait_for_readers(bool all) const {
+    if (unread_) unread_(all);
+  }
 
   struct slot {
     detail::batch_buffer buffer;
@@ -13019,7 +15462,7 @@ class loader : private detail::read_ahead {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
     if (over) at = at.next_epoch();
-    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window};
+    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window, of_};
   }
 
   // The samples of a batch of `count` in logical micro-batch m of this rank.
@@ -13087,6 +15530,8 @@ class loader : private detail::read_ahead {
   Dataset const* data_;
   loader_options options_;
   sampler order_;
+  std::int64_t of_;                   // samples of a dataset that sets its own order, else 0
+  std::function<void(bool)> unread_;  // of the batches' memory
   interval parts_;
   loader_position position_;  // the caller's
   loader_position cursor_;    // the threads'
@@ -13096,12 +15541,6 @@ class loader : private detail::read_ahead {
 }  // namespace trireme::data
 
 // ---- trireme/data/detail/stable_file.hpp
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include <cerrno>
-#include <system_error>
-
 namespace trireme::data::detail {
 
 /// An open file whose size must not change. `who` is the public name with which messages begin.
@@ -13139,7 +15578,7 @@ class stable_file {
   /// Fills `to` with the bytes from `at` on.
   void read(std::int64_t at, std::span<unsigned char> to) const {
     while (!to.empty()) {
-      auto const got = ::pread(descriptor_, to.data(), to.size(), at);
+      auto const got = read_some(at, to);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw failure("cannot read the file: " + reason());
       if (got == 0) {
@@ -13152,6 +15591,14 @@ class stable_file {
   }
 
  private:
+  /// pread() without being a point where the thread can be cancelled, which costs a small read some percent.
+  [[nodiscard]] ::ssize_t read_some(std::int64_t at, std::span<unsigned char> to) const {
+#if defined(SYS_pread64) && defined(__LP64__)
+    return ::syscall(SYS_pread64, descriptor_, to.data(), to.size(), at);
+#else
+    return ::pread(descriptor_, to.data(), to.size(), at);
+#endif
+  }
   // strerror is not thread-safe; the standard library's message() is.
   static std::string reason() { return std::generic_category().message(errno); }
   [[nodiscard]] io_error failure(std::string const& what) const { return {path_, text(who_, ": ", what)}; }
@@ -13429,7 +15876,8 @@ namespace trireme {
 
 /// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y. An operand that
 /// two products read is asked for twice. All are matrices: x (M, K), w (K, N) and the gradient of y (M, N), where the
-/// rows of x and y may be several leading extents; y and the gradients of x and w are sums over K, N and M.
+/// rows of x and y may be several leading extents; y and the gradients of x and w are sums over K, N and M. The w of a
+/// head, the table of its words, is (N, K).
 struct product_operand {
   enum class role { input, weight, gradient };
   /// What is computed: y = x w, the gradient of x from that of y and w, or the gradient of w from x and that of y.
@@ -13438,6 +15886,9 @@ struct product_operand {
   role is = role::input;
   bool training = true;  ///< false: this pass trains nothing, and does not change the precision's state
   product of = product::forward;
+  bool head = false;  ///< y are the logits of words (nn::unembedding)
+  std::uint64_t draw =
+      0;  ///< for random numbers: another one in each micro-batch of each step, whatever ranks share it
 };
 
 /// The run state of a precision without an `instance`: losses are not scaled, and a step is taken if all gradients are
@@ -13447,7 +15898,9 @@ struct product_operand {
 ///
 ///   visit_numbers(f)          numbers that are the same on all ranks (contract/state.hpp); checkpoints keep them.
 ///   operand(which, from, to)  writes what products read instead of `from`, of the same extents: for number formats
-///                             without an element type. Called before each product of nn::linear and nn::experts.
+///                             without an element type. Called before each product of nn::linear, convolutions and
+///                             nn::experts.
+///   writes(which)             whether operand() is called for this one; without it: for all but those of heads.
 ///   maxima()                  a span of non-negative doubles, the same number on all ranks: the largest values that
 ///                             operand() has read. Before decide() each becomes the maximum over all ranks.
 template <class Precision>
@@ -13488,6 +15941,16 @@ concept writes_operands = requires(State& state, product_operand const& which,
                                    tensor_view<T, std::conditional_t<without_elements<Space>, host, Space>> to) {
   state.operand(which, from, to);
 };
+
+/// Whether this operand is to be written.
+template <class State>
+[[nodiscard]] bool is_written(State const& state, product_operand const& which) {
+  if constexpr (requires { static_cast<bool>(state.writes(which)); }) {
+    return static_cast<bool>(state.writes(which));
+  } else {
+    return !which.head;
+  }
+}
 
 }  // namespace trireme
 
@@ -13872,17 +16335,25 @@ struct pass {
   /// conversion of it, in scratch memory.
   template <class View>
   [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x,
-                             product_operand::product of = product_operand::product::forward) {
+                             product_operand::product of = product_operand::product::forward, bool head = false) {
     using element = std::remove_const_t<typename View::value_type>;
     if constexpr (writes_operands<precision_state<typename Env::precision>, element, space>) {
-      if (precision == nullptr) return x;
+      product_operand const which{name, role, training(), of, head, draw()};
+      if (precision == nullptr || !is_written(*precision, which)) return x;
       auto const to = scratch.template take<element>(x.extents());
-      if constexpr (!without_elements<space>)
-        precision->operand({name, role, training(), of}, tensor_view<element const, space>(x), to);
+      if constexpr (!without_elements<space>) precision->operand(which, tensor_view<element const, space>(x), to);
       return to;
     } else {
       return x;
     }
+  }
+  /// See product_operand::draw.
+  [[nodiscard]] std::uint64_t draw() const noexcept {
+    std::uint64_t first = 0;  // a device's numbers of samples are in its memory, and its products draw no numbers
+    if constexpr (std::is_same_v<space, host>) {
+      if (!batch.ids.empty()) first = static_cast<std::uint64_t>(batch.ids[0]);
+    }
+    return mix(mix(key.seed ^ mix(key.step)) ^ first);
   }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {
@@ -14384,16 +16855,39 @@ class pack {
 // ---- trireme/nn/detail/packed_weights.hpp
 namespace trireme::nn::detail {
 
-/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
-/// precision writes operands, they are packed in every pass, to scratch memory that the caller rewinds.
+/// Weights as the products of this pass read them. They are packed once a version. Where the precision writes operands,
+/// they are packed in every pass, to scratch memory that the caller rewinds.
 template <class Env, class Weights, class View>
 Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values,
-                        product_operand::product of = product_operand::product::forward) {
-  using element = std::remove_const_t<typename View::value_type>;
-  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
-  into.bind(pass.operand(name, product_operand::role::weight, values, of), ops::orientation::in_out);
-  into.refresh(written ? pass.version | ops::passing_values : pass.version);
+                        product_operand::product of = product_operand::product::forward,
+                        ops::orientation stored = ops::orientation::in_out, bool head = false) {
+  auto const read = pass.operand(name, product_operand::role::weight, values, of, head);
+  into.bind(read, stored);
+  into.refresh(read.address() == values.address() ? pass.version : pass.version | ops::passing_values);
   return into;
+}
+
+/// dw += x^T dy, of the operands that the precision writes, if it does; db += the sums of the rows of dy as it is.
+template <class Env, class G, class View>
+void backward_weights(pass<Env>& pass, std::string_view name, tensor_view<G, typename Env::space> dw,
+                      std::type_identity_t<tensor_view<G, typename Env::space>> db, View x, View dy,
+                      ops::orientation stored = ops::orientation::in_out, bool head = false) {
+  using kernels = ops::on<typename Env::space>;
+  using element = std::remove_const_t<typename View::value_type>;
+  constexpr auto of = product_operand::product::weight_gradient;
+  auto const mark = pass.scratch.mark();
+  auto const input = pass.operand(name, product_operand::role::input, x, of, head);
+  auto const gradient = pass.operand(name, product_operand::role::gradient, dy, of, head);
+  if constexpr (writes_operands<precision_state<typename Env::precision>, element, typename Env::space>) {
+    if (!db.empty() && gradient.address() != dy.address()) {  // a precision may round, or even rotate, columns
+      auto const ones = pass.scratch.template take<element>({dy.size() / db.size(), 1});
+      kernels::fill(ones, 1.0);
+      kernels::linear_backward_weight(db.reshaped({1, db.size()}), {}, ones, dy, ops::orientation::in_out);
+      db = {};
+    }
+  }
+  kernels::linear_backward_weight(dw, db, input, gradient, stored);
+  pass.scratch.rewind(mark);
 }
 
 }  // namespace trireme::nn::detail
@@ -14752,7 +17246,8 @@ template <class Env>
 /// Where numbers are dropped in this pass, if it is one of training.
 /// @param site  of the layer, from placing::take_site().
 template <class Env>
-[[nodiscard]] ops::dropout_site dropout_site_of(pass<Env> const& pass, double probability, std::uint32_t site) {
+[[nodiscard]] ops::dropout_site_in<typename Env::space> dropout_site_of(pass<Env> const& pass, double probability,
+                                                                        std::uint32_t site) {
   return {pass.training() ? probability : 0, pass.key, pass.first_site + site, pass.batch.ids};
 }
 
@@ -15079,10 +17574,10 @@ class context_group : public rank_group<context_group<Env>> {
   /// of kept stays in `activations`.
   /// @param shape  of this rank's part.
   virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
-                      arena<space>& scratch, dropout_site const& dropout) = 0;
+                      arena<space>& scratch, dropout_site_in<space> const& dropout) = 0;
   /// The gradient of attend: writes dqkv. heads is the output of attend.
   virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                               arena<space>& scratch, dropout_site const& dropout) = 0;
+                               arena<space>& scratch, dropout_site_in<space> const& dropout) = 0;
 
  protected:
   explicit context_group(context_shard const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
@@ -15104,9 +17599,10 @@ class whole_context final : public context_group<Env> {
   whole_context() noexcept : context_group<Env>({}) {}
 
  private:
-  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&,
+              dropout_site_in<space> const&) override {}
   void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
-                       dropout_site const&) override {}
+                       dropout_site_in<space> const&) override {}
 };
 
 }  // namespace detail
@@ -15148,9 +17644,9 @@ template <class Env>
 /// row of `width` numbers. Drops the same numbers as dropout of whole rows.
 template <class Env>
 void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
-                  std::int64_t fused, interval part, ops::dropout_site const& site) {
+                  std::int64_t fused, interval part, ops::dropout_site_in<typename Env::space> const& site) {
   if (!site.active() || part.count == 0) return;
-  auto cut = dropout_rows(pass, y.extent(0), static_cast<std::int64_t>(site.samples.size()));
+  auto cut = dropout_rows(pass, y.extent(0), site.sample_count());
   cut.width = width;
   cut.fused = fused;
   cut.column = part.first;
@@ -15180,7 +17676,7 @@ auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::co
 /// whole sample alone, so any cut drops the same.
 template <class Env>
 void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
-               ops::dropout_site site) {
+               ops::dropout_site_in<typename Env::space> site) {
   using kernels = ops::on<typename Env::space>;
   if (!site.active()) return;
   auto const columns = y.extent(1);
@@ -15189,7 +17685,7 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   site.first = here.first * columns;
   site.whole = rows * columns;
   if (part.own.size == 1) return kernels::dropout(y, site);
-  auto cut = dropout_rows(pass, rows, static_cast<std::int64_t>(site.samples.size()));
+  auto cut = dropout_rows(pass, rows, site.sample_count());
   cut.row = here.first;
   cut.width = cut.columns = columns;
   kernels::dropout_part(y, site, cut);
@@ -16690,7 +19186,7 @@ concept multiplies = requires(typename V::y y, typename V::x x, typename V::grad
 };
 template <class K, class V, class Space>
 concept attends = requires(typename V::y y, typename V::x x, typename V::sums s, attention_shape const& shape,
-                           arena<Space>& scratch, dropout_site const& drop, typename V::tokens seen) {
+                           arena<Space>& scratch, dropout_site_in<Space> const& drop, typename V::tokens seen) {
   K::attention(y, s, x, shape, scratch, drop, seen);
   K::attention_backward(y, x, x, s, x, shape, scratch, drop, seen);
 };
@@ -16709,9 +19205,9 @@ concept embeds = requires(typename V::y y, typename V::x x, typename V::gradient
   K::embed_segments(y, tokens, std::int32_t{}, x);
   K::embed_segments_backward(g, y, tokens, std::int32_t{});
 };
-template <class K, class V>
-concept activates = requires(typename V::y y, typename V::x x, dropout_site const& drop, dropout_cut const& cut,
-                             block_places const& at, block_extents const& extents) {
+template <class K, class V, class Space>
+concept activates = requires(typename V::y y, typename V::x x, dropout_site_in<Space> const& drop,
+                             dropout_cut const& cut, block_places const& at, block_extents const& extents) {
   K::activate(y, x, activation::gelu);
   K::activate_backward(y, x, x, activation::gelu);
   K::elementwise_product(y, x, x);
@@ -16729,7 +19225,7 @@ concept scores = requires(typename V::y y, typename V::x x, typename V::tokens t
 };
 template <class K, class V, class Space>
 concept computes_layers = multiplies<K, V, Space> && attends<K, V, Space> && normalises<K, V> && embeds<K, V> &&
-    activates<K, V> && scores<K, V, Space>;
+    activates<K, V, Space> && scores<K, V, Space>;
 
 }  // namespace detail
 
@@ -17275,7 +19771,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     return all.flat(e * all.extent(1), all.extent(1));
   }
   using product = product_operand::product;
-  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  static constexpr auto for_input = product::input_gradient;
   auto& packed_gate(pass<Env>& pass, std::int64_t e, product in = product::forward) {
     return packed(packed_gate_, pass, gate_, e, in);
   }
@@ -17297,8 +19793,8 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   }
 
   // What products with this matrix read: x or dy, or the operands that the precision writes.
-  static view input(pass<Env>& pass, parameter<Env> const& with, view x, product in = product::forward) {
-    return pass.operand(with.info.name, product_operand::role::input, x, in);
+  static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
+    return pass.operand(with.info.name, product_operand::role::input, x);
   }
   static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy, product in) {
     return pass.operand(with.info.name, product_operand::role::gradient, dy, in);
@@ -17410,15 +19906,13 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
       if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
-      kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      input(pass, down_, kept.inner.rows(first, n), for_weight),
-                                      gradient(pass, down_, dy, for_weight), ops::orientation::in_out);
+      backward_weights(pass, down_.info.name, matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
+                       kept.inner.rows(first, n), dy);
       kernels::linear_backward_input(dinner_here, gradient(pass, down_, dy, for_input), packed_down(pass, e, for_input),
                                      {ops::activation::gelu, kept.before.rows(first, n), false});
       pass.scratch.rewind(mark);
-      kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      input(pass, up_, kept.gathered.rows(first, n), for_weight),
-                                      gradient(pass, up_, dinner_here, for_weight), ops::orientation::in_out);
+      backward_weights(pass, up_.info.name, matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
+                       kept.gathered.rows(first, n), dinner_here);
       kernels::linear_backward_input(dy, gradient(pass, up_, dinner_here, for_input), packed_up(pass, e, for_input),
                                      {});
       pass.scratch.rewind(mark);
@@ -17459,8 +19953,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   // Expert e's part of a product without a bias.
   void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
                         view x, view dy, view dx, bool adds) {
-    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x, for_weight),
-                                    gradient(pass, of, dy, for_weight), ops::orientation::in_out);
+    backward_weights(pass, of.info.name, matrix_of(of.gradient, e), {}, x, dy);
     kernels::linear_backward_input(dx, gradient(pass, of, dy, for_input), weights, {.accumulate = adds});
   }
 
@@ -17560,15 +20053,20 @@ struct file_tensor {
   std::vector<band> bands;    ///< all rows, ascending
   std::int64_t matrix = 0;    ///< which of the parameter's matrices it is,
   std::int64_t matrices = 1;  ///< of so many
+  std::int64_t planes = 1;  ///< inputs are (planes, inputs / planes) in files, and the other way round in the parameter
 
   /// Numbers in the whole parameter.
   [[nodiscard]] std::int64_t size() const noexcept { return matrices * inputs * columns; }
+  /// The input of the parameter that input i of the file's tensor is.
+  [[nodiscard]] std::int64_t input(std::int64_t i) const noexcept {
+    return i % (inputs / planes) * planes + i / (inputs / planes);
+  }
   /// The element of the parameter that element i of the file's tensor is; both in row-major order.
   [[nodiscard]] std::int64_t place(std::int64_t i) const {
     auto const row = i / inputs;
     auto each = bands.begin();
     while (row >= each->row + each->count) ++each;
-    return (matrix * inputs + i % inputs) * columns + each->column + row - each->row;
+    return (matrix * inputs + input(i % inputs)) * columns + each->column + row - each->row;
   }
 
   friend bool operator==(file_tensor const&, file_tensor const&) = default;
@@ -17604,6 +20102,33 @@ struct file_mapping {
                       std::string const& parameter = "") {
     tensors.push_back(
         {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
+  }
+  /// A product's weights, (outputs, inputs) in files, and its biases.
+  void add_product(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    add_transposed(name + ".weight", inputs, outputs);
+    add(name + ".bias", {outputs});
+  }
+  /// The gains and biases of a layer norm.
+  void add_norm(std::string const& name, std::int64_t channels) {
+    add(name + ".weight", {channels});
+    add(name + ".bias", {channels});
+  }
+  /// Queries, keys and values, three products in files (`folder` + "query" and so on) and one here.
+  void add_attention(std::string const& folder, std::string const& parameter, std::int64_t channels) {
+    auto const c = channels;
+    std::int64_t column = 0;
+    for (auto const* which : {"query", "key", "value"}) {
+      tensors.push_back({folder + which + ".weight", {c, c}, parameter + ".weight", c, 3 * c, {{0, column, c}}});
+      tensors.push_back({folder + which + ".bias", {c}, parameter + ".bias", 1, 3 * c, {{0, column, c}}});
+      column += c;
+    }
+  }
+  /// A convolution's weights, (outputs, channels, kernel, kernel) in files; in the parameter (kernel, kernel, channels,
+  /// outputs).
+  void add_convolution(std::string const& name, std::int64_t kernel, std::int64_t channels, std::int64_t outputs) {
+    add_transposed(name, kernel * kernel * channels, outputs);
+    tensors.back().extents = {outputs, channels, kernel, kernel};
+    tensors.back().planes = channels;
   }
   /// Such weights of each of several experts, which are one parameter (count, inputs, outputs), `folder` + `name`: in
   /// files `folder` + number + "." + `name`.
@@ -18224,7 +20749,7 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 /// @param key_heads  of different keys: 0: each query has its own.
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
-                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache,
+                ops::dropout_site_in<typename Env::space> const& site, Seen const& seen, attention_cache<Env>& cache,
                 std::int64_t key_heads = 0) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
@@ -18243,8 +20768,8 @@ void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, att
 /// Its gradient: dqkv is written. y is what it gave.
 template <class Env, class Seen>
 void attend_all_backward(pass<Env>& pass, view_of<Env> dqkv, view_of<Env> dy, view_of<Env> y,
-                         attention_state<Env> const& kept, attention_shape const& shape, ops::dropout_site const& site,
-                         Seen const& seen) {
+                         attention_state<Env> const& kept, attention_shape const& shape,
+                         ops::dropout_site_in<typename Env::space> const& site, Seen const& seen) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend_backward(dqkv, dy, y, kept, shape, pass.scratch, site);
   }
@@ -18457,10 +20982,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     auto const all = x.get(pass);
     if (change_) change_->backward_weight(pass, all, dy);
     if (trains) {
-      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                      operand(pass, product_operand::role::input, all, for_weight),
-                                      operand(pass, product_operand::role::gradient, dy, for_weight),
-                                      ops::orientation::in_out);
+      backward_weights(pass, weight_.info.name, weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient, all,
+                       dy);
     }
     pass.scratch.rewind(mark);
   }
@@ -18517,7 +21040,7 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   }
   // What the product reads: x itself, or the operand that the precision writes.
   using product = product_operand::product;
-  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  static constexpr auto for_input = product::input_gradient;
   [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x, product of = product::forward) {
     return pass.operand(weight_.info.name, which, x, of);
   }
@@ -18670,7 +21193,7 @@ class layer_node<Env, dropout> final : public library_node<Env, dropout> {
     fused_ = lies_ == activation_layout::columns ? at.cut.fused : 1;
     part_ = lies_ == activation_layout::columns ? at.part(at.cut, at.width) : interval{0, at.width};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.probability, site_);
   }
   void drop(pass<Env>& pass, view y) const {
@@ -18827,7 +21350,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
     return {pass.batch.count(), positions_of(pass), heads_.count,
             channels_,          heads_.first,       {what_.causal, what_.window}};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.dropout, site_);
   }
   std::uint32_t site_ = 0;
@@ -19315,29 +21838,38 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
 
   held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
     auto const rows = x.v.extent(0);
-    packed_.bind(table_.value, ops::orientation::out_in);
-    packed_.refresh(pass.version);
-    if (pass.purpose == purpose::predict) return {last_logits(pass, x.v), true};
+    auto const start = pass.scratch.mark();
+    auto& words =
+        packed_weights(packed_, pass, table_.info.name, table_.value, product::forward, ops::orientation::out_in, true);
+    if (pass.purpose == purpose::predict) {
+      held<Env> const logits{last_logits(pass, x.v), true};
+      pass.scratch.rewind(start);
+      return logits;
+    }
     loss_->expect(pass, rows, what_.words);
     double const weight = loss_->weight_of_row(pass, rows);
     view dx;
     if (pass.backward_follows()) dx = pass.take(x.v.extents());
-    auto const here = pass.scratch.mark();
-    auto const longer = pass.group.size() == 1 && loss_->takes_longer_rows();
+    auto& back = pass.backward_follows() ? packed_back(pass) : words;
+    auto const longer = &back == &words && pass.group.size() == 1 && loss_->takes_longer_rows();
     auto const row = longer ? ops::row_of_logits<space>(words_here()) : words_here();
     auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), row});
     for (std::int64_t first = 0; first < rows; first += chunk()) {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
-      kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
+      auto const here = pass.scratch.mark();
+      kernels::linear(part, operand(pass, role::input, x.v.rows(first, n)), words, {bias_.value});
+      pass.scratch.rewind(here);
       loss_->add_loss(pass, loss_->of(pass, part, first, weight, part_), rows);
       if (!pass.backward_follows()) continue;
-      kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
+      kernels::linear_backward_input(dx.rows(first, n), operand(pass, role::gradient, part, product::input_gradient),
+                                     back, {});
+      pass.scratch.rewind(here);
       if (!pass.training()) continue;
-      kernels::linear_backward_weight(table_.gradient, bias_.gradient, x.v.rows(first, n), part,
-                                      ops::orientation::out_in);
+      backward_weights(pass, table_.info.name, table_.gradient, bias_.gradient, x.v.rows(first, n), part,
+                       ops::orientation::out_in, true);
     }
-    pass.scratch.rewind(here);
+    pass.scratch.rewind(start);
     if (pass.backward_follows()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
     return {};
   }
@@ -19359,6 +21891,19 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     if (at.own.size > 1) bias_.info = shard_of(bias_.info, 0, at.own.of(what_.words));
     at.width = what_.words;
   }
+  using product = product_operand::product;
+  using role = product_operand::role;
+  // What products read: numbers as they are, or the operands of heads that the precision writes.
+  [[nodiscard]] view operand(pass<Env>& pass, role which, view x, product of = product::forward) {
+    return pass.operand(table_.info.name, which, x, of, true);
+  }
+  ops::weights<value, space>& packed_back(pass<Env>& pass) {
+    auto const read = operand(pass, role::weight, table_.value, product::input_gradient);
+    if (read.address() == table_.value.address()) return packed_;
+    packed_back_.bind(read, ops::orientation::out_in);
+    packed_back_.refresh(pass.version | ops::passing_values);
+    return packed_back_;
+  }
   // How many words lie here.
   [[nodiscard]] std::int64_t words_here() const { return table_.info.extents[0]; }
   [[nodiscard]] std::int64_t chunk() const { return ops::rows_of_logits<space>(what_.words); }
@@ -19367,7 +21912,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     auto const last = loss_->output_rows(pass, x);
     auto const batch = last.extent(0);
     auto const here = pass.take({batch, words_here()});
-    kernels::linear(here, last, packed_, {bias_.value});
+    kernels::linear(here, operand(pass, role::input, last), packed_, {bias_.value});
     if (pass.group.size() == 1) return here;
     auto const sums = pass.activations.template take<typename Env::accumulate>({batch, what_.words});
     kernels::fill(sums, 0.0);
@@ -19381,7 +21926,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
   loss_node<Env>* loss_ = nullptr;
   ops::table_range part_;
   parameter<Env> table_{}, bias_{};
-  ops::weights<value, space> packed_;
+  ops::weights<value, space> packed_, packed_back_;
   per_micro_batch<view> gradient_;  // of x, in the rows that lie here
 };
 
@@ -26009,6 +28554,27 @@ inline void product_provider(provider choice) noexcept {
 
 struct host_products;
 
+namespace detail {
+
+/// Forward products of weights that are kept in another form, such as integers: ops/host/integer_products.hpp has one.
+/// `copy` is the memory of that form; it is made from `values`, (n, k) if `transposed` and else (k, n), unless `valid`.
+class other_products {
+ public:
+  virtual ~other_products() = default;
+  virtual void multiply(store_rule<float> const& rule, float const* x, float const* values, growing_buffer& copy,
+                        bool valid, bool transposed, std::int64_t m, std::int64_t n, std::int64_t k) const = 0;
+  virtual void multiply(store_rule<bfloat16> const& rule, bfloat16 const* x, bfloat16 const* values,
+                        growing_buffer& copy, bool valid, bool transposed, std::int64_t m, std::int64_t n,
+                        std::int64_t k) const = 0;
+};
+/// Those of weights that this thread makes; nullptr: weights are multiplied as they are. They outlive the weights.
+[[nodiscard]] inline other_products const*& products_of_new_weights() noexcept {
+  thread_local other_products const* which = nullptr;
+  return which;
+}
+
+}  // namespace detail
+
 /// A weight matrix for products, with packed copies for the kernels: one for each of the two directions, made when
 /// first needed and again after refresh() with a new version of the values.
 ///
@@ -26062,6 +28628,7 @@ class weights<T, host> {
   orientation way_ = orientation::in_out;
   std::uint64_t version_ = std::numeric_limits<std::uint64_t>::max();
   bool passes_ = false;
+  detail::other_products const* others_ = detail::products_of_new_weights();
   packed_copy forward_;
   packed_copy backward_;
 };
@@ -27091,7 +29658,13 @@ void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weig
                              typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m,
                              std::int64_t n, std::int64_t k) {
   detail::product_kernels const* chosen = nullptr;
-  if constexpr (detail::has_own_kernels<T>) chosen = detail::kernels<T>();
+  if constexpr (detail::has_own_kernels<T>) {
+    if (w.others_ != nullptr && &copy == &w.forward_) {
+      bool const valid = std::exchange(copy.valid, true) && !w.passes_;
+      return w.others_->multiply(rule, x, raw(w.view_), copy.buffer, valid, transposed, m, n, k);
+    }
+    chosen = detail::kernels<T>();
+  }
   bool valid = copy.valid && copy.kernels == chosen;
   copy.kernels = chosen;
   copy.valid = true;
@@ -28101,16 +30674,16 @@ struct phantom_attention : phantom_products<Space> {
 
   template <class T>
   static void attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                        arena<Space>& scratch, dropout_site const&, view<std::int32_t const> x = {}) {
-    note_kernel<Space>("attention", y, lse, qkv, x);
+                        arena<Space>& scratch, dropout_site_in<Space> const& drop, view<std::int32_t const> x = {}) {
+    note_kernel<Space>("attention", y, lse, qkv, x, drop.samples);
     check_attention("attention", shape, qkv.size(), y.size(), lse.size());
     attend<accumulate_t<T>>(shape, scratch, false, pairs(shape));
   }
   template <class T>
   static void attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                 attention_shape shape, arena<Space>& scratch, dropout_site const&,
+                                 attention_shape shape, arena<Space>& scratch, dropout_site_in<Space> const& drop,
                                  view<std::int32_t const> x = {}) {
-    note_kernel<Space>("attention_backward", dqkv, dy, y, lse, qkv, x);
+    note_kernel<Space>("attention_backward", dqkv, dy, y, lse, qkv, x, drop.samples);
     check_attention("attention_backward", shape, qkv.size(), y.size(), lse.size());
     same("attention_backward", dqkv.size(), qkv.size());
     same("attention_backward", dy.size(), y.size());
@@ -28118,8 +30691,9 @@ struct phantom_attention : phantom_products<Space> {
   }
   template <class T>
   static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
-                           attention_shape shape, attention_block at, arena<Space>& scratch, dropout_site const&) {
-    note_kernel<Space>("attend_block", y, lse, qkv, pairs);
+                           attention_shape shape, attention_block at, arena<Space>& scratch,
+                           dropout_site_in<Space> const& drop) {
+    note_kernel<Space>("attend_block", y, lse, qkv, pairs, drop.samples);
     check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
     same("attend_block", pairs.size(), 2 * y.size());
     attend_part<accumulate_t<T>>(shape, at, scratch, false);
@@ -28128,8 +30702,8 @@ struct phantom_attention : phantom_products<Space> {
   static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
                                     input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
                                     attention_shape shape, attention_block at, arena<Space>& scratch,
-                                    dropout_site const&) {
-    note_kernel<Space>("attend_block_backward", dqueries, dpairs, dy, y, lse, qkv, pairs);
+                                    dropout_site_in<Space> const& drop) {
+    note_kernel<Space>("attend_block_backward", dqueries, dpairs, dy, y, lse, qkv, pairs, drop.samples);
     check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
     same("attend_block_backward", pairs.size(), 2 * y.size());
     same("attend_block_backward", dqueries.size(), y.size());
@@ -28372,14 +30946,14 @@ struct phantom_kernels : phantom_attention<Space>, phantom_codes<Space>, phantom
     same("activate_backward", dx.size(), x.size());
   }
   template <class T>
-  static void dropout(view<T> y, dropout_site const& site) {
-    note_kernel<Space>("dropout", y);
+  static void dropout(view<T> y, dropout_site_in<Space> const& site) {
+    note_kernel<Space>("dropout", y, site.samples);
     auto const whole = site.whole > 0 ? site.whole : y.size();
-    if (site.active()) same("dropout", whole % static_cast<std::int64_t>(site.samples.size()), 0);
+    if (site.active()) same("dropout", whole % site.sample_count(), 0);
   }
   template <class T>
-  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
-    note_kernel<Space>("dropout_part", y);
+  static void dropout_part(view<T> y, dropout_site_in<Space> const& site, dropout_cut const& cut) {
+    note_kernel<Space>("dropout_part", y, site.samples);
     if (site.active() && !y.empty()) same("dropout_part", y.size() % (cut.fused * cut.columns), 0);
   }
   template <class T>
@@ -29108,6 +31682,8 @@ namespace trireme::ops {
 // The set of updates of whole tensors, in a struct whole_tensors_on<Space> of its own; each optimizer needs its own
 // kernels only. Documented in ops/whole_tensors.hpp.
 //
+// Of on<Space> also copy_blocks, for tensors that lie side by side in a parameter.
+//
 //   lamb(value, first, second, gradient, lamb_numbers)
 //   adafactor(value, direction, column_sums, row_means, column_means, second, first, gradient, adafactor_numbers)
 //   muon_momentum(velocity, direction, gradient, momentum, scale, nesterov)     muon_normalise(x)
@@ -29120,6 +31696,10 @@ struct whole_tensor_views {
   using value = tensor_view<typename Env::master, Space>;
   using gradient = tensor_view<typename Env::gradient const, Space>;
   using sums = tensor_view<double, Space>;
+};
+template <class K, class V>
+concept takes_tensors_out = requires(typename V::value value, block_places const& at, block_extents const& extents) {
+  K::copy_blocks(value, at, value, at, extents);
 };
 template <class K, class V>
 concept updates_lamb = requires(typename V::value value, typename V::gradient gradient, lamb_numbers const& numbers) {
@@ -29142,12 +31722,14 @@ concept updates_muon = requires(typename V::value value, typename V::gradient gr
 
 /// Whether a memory space has the kernel of optim::lamb.
 template <class Space, class Env>
-concept lamb_kernels =
-    complete_kernels<Space> || detail::updates_lamb<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>;
+concept lamb_kernels = complete_kernels<Space> ||
+    (detail::takes_tensors_out<on<Space>, detail::whole_tensor_views<Space, Env>>&&
+         detail::updates_lamb<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>);
 /// Whether a memory space has the kernel of optim::adafactor.
 template <class Space, class Env>
 concept adafactor_kernels = complete_kernels<Space> ||
-    detail::updates_adafactor<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>;
+    (detail::takes_tensors_out<on<Space>, detail::whole_tensor_views<Space, Env>>&&
+         detail::updates_adafactor<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>);
 /// Whether a memory space has the kernels of optim::muon: its own, products, and adamw for the other parameters.
 template <class Space, class Env>
 concept muon_kernels = complete_kernels<Space> ||
@@ -29935,6 +32517,12 @@ template <class S>
 concept strategy =
     declares_optimizer_state<S> && declares_gradients<S> && declares_parameters<S> && has_bucket_bytes<S>;
 
+/// Whether the ranks of a strategy take steps apart, as in parallel::diloco: they are learners, or their parts.
+template <class S>
+concept takes_local_steps = requires {
+  requires S::local_steps;
+};
+
 /// Whether this strategy sums in one fixed tree over the logical micro-batches, whatever the number of ranks.
 template <class S>
 [[nodiscard]] constexpr bool sums_in_a_tree(S const& strategy) noexcept {
@@ -29967,7 +32555,8 @@ struct axis_facts {
   axis_parameters parameters = axis_parameters::replicated;
   bool equal_passes = false;  ///< all ranks along the axis run the same number of micro-batches
   std::string_view
-      same_ranks_as{};  ///< kind of another axis whose ranks it uses; its degree is then 0 (the other's) or 1
+      same_ranks_as{};    ///< kind of another axis whose ranks it uses; its degree is then 0 (the other's) or 1
+  bool learners = false;  ///< ranks along it take steps apart: all others are axes within one learner
 
   /// Whether the ranks along the axis are replicas, over which the exchange sums gradients.
   [[nodiscard]] constexpr bool replicates() const noexcept {
@@ -30007,11 +32596,17 @@ concept described_axis = requires {
 template <class A>
 concept mesh_axis = strategy<A> || described_axis<A>;
 
-/// The name of an axis's kind; "data" for a strategy that says none.
+/// The name of an axis's kind; "data" for a strategy that says none, its name if its ranks take steps apart.
 template <mesh_axis A>
 inline constexpr std::string_view kind_of_axis = [] {
   if constexpr (described_axis<A>) {
     return std::string_view(A::kind);
+  } else if constexpr (takes_local_steps<A>) {
+    std::string_view name = "learners";
+    if constexpr (requires { std::string_view(A::name); }) {
+      if (std::string_view(A::name) != "data") name = A::name;
+    }
+    return name;
   } else {
     return std::string_view("data");
   }
@@ -30022,7 +32617,7 @@ inline constexpr axis_facts facts_of_axis = [] {
   if constexpr (described_axis<A>) {
     return axis_facts(A::facts);
   } else {
-    return axis_facts{.samples = axis_samples::split};
+    return axis_facts{.samples = axis_samples::split, .learners = takes_local_steps<A>};
   }
 }();
 
@@ -30094,6 +32689,69 @@ class stage_link {
 };
 
 }  // namespace trireme
+
+// ---- trireme/parallel/learners.hpp
+namespace trireme::parallel {
+
+/// Two strategies of one mesh: learners take steps apart and meet as `outer` says; within a learner, ranks share each
+/// step as `inner` says. A mesh makes it of its axes: `mesh{diloco{.ways = 2}, zero<2>{}}`.
+///
+/// Bytes    within a learner those of `inner`. In an outer step each rank sends the slice of the parameters that it
+///          moves, to the ranks with the same slice in the other learners: all ranks of a learner together send what
+///          one rank would. If `inner` does not shard, the slices are then gathered within the learner.
+/// Numerics those of `outer` over as many ranks as there are learners, if `inner` takes the same steps as one rank.
+/// Ranks    the learners are along the axis of `outer`; all other axes of the mesh are within a learner.
+template <class Outer, class Inner>
+struct learners {
+  Outer outer{};
+  Inner inner{};
+  std::int64_t bucket_bytes = 0;  ///< inner's
+  bool reproducible = false;      ///< inner's
+  int fragments = 1;              ///< outer's
+  double outer_momentum = 0;      ///< outer's
+
+  [[nodiscard]] static learners of(Outer const& outer, Inner const& inner) {
+    learners out{outer, inner, static_cast<std::int64_t>(inner.bucket_bytes), sums_in_a_tree(inner)};
+    if constexpr (requires { outer.fragments; }) out.fragments = outer.fragments;
+    if constexpr (requires { outer.outer_momentum; }) out.outer_momentum = outer.outer_momentum;
+    return out;
+  }
+  friend bool operator==(learners const&, learners const&) = default;
+
+  static constexpr distribution optimizer_state = Inner::optimizer_state;
+  static constexpr distribution gradients = Inner::gradients;
+  static constexpr distribution parameters = Inner::parameters;
+  static constexpr bool local_steps = true;
+  static constexpr bool sends_changes = requires { requires Outer::sends_changes; };
+  static constexpr bool mean_of_own_samples = requires { requires Outer::mean_of_own_samples; };
+  static constexpr std::string_view name = [] {
+    if constexpr (requires { std::string_view(Inner::name); }) return std::string_view(Inner::name);
+    return std::string_view("learners");
+  }();
+};
+
+/// Where ranks take steps apart: the groups of one rank among those that hold the same part of the model. Null where
+/// the exchange makes them itself: each rank is a learner.
+template <class Comm>
+struct learner_ranks {
+  Comm* within = nullptr;  ///< those of its learner
+  Comm* across = nullptr;  ///< those of all learners with the same place in them, in the order of the learners
+};
+
+template <class Outer, class Inner>
+[[nodiscard]] std::string to_string(learners<Outer, Inner> const& l) {
+  return text("parallel::learners{", describe(l.outer), ", ", describe(l.inner), "}");
+}
+
+namespace detail {
+
+template <class S>
+inline constexpr bool is_learners_of_two = false;
+template <class Outer, class Inner>
+inline constexpr bool is_learners_of_two<learners<Outer, Inner>> = true;
+
+}  // namespace detail
+}  // namespace trireme::parallel
 
 // ---- trireme/parallel/strategies.hpp
 namespace trireme::parallel {
@@ -30237,6 +32895,27 @@ template <mesh_axis... Axes>
 
 namespace detail {
 
+template <class Axis>
+inline constexpr bool is_learners = strategy<Axis>&& takes_local_steps<Axis>;
+
+// The strategy of an exchange under a mesh with both kinds of strategies, one of them, or neither.
+template <class Outer, class Inner>
+struct data_axis_of_two {
+  using type = learners<Outer, Inner>;
+};
+template <class Outer>
+struct data_axis_of_two<Outer, void> {
+  using type = Outer;
+};
+template <class Inner>
+struct data_axis_of_two<void, Inner> {
+  using type = Inner;
+};
+template <>
+struct data_axis_of_two<void, void> {
+  using type = data;
+};
+
 template <class T>
 inline constexpr bool is_mesh = false;
 template <mesh_axis... Axes>
@@ -30254,16 +32933,21 @@ struct mesh_traits<mesh<Axes...>> {
   [[nodiscard]] static constexpr bool any(Predicate is) {
     return (is(facts_of_axis<Axes>) || ...);
   }
-  static constexpr bool once = ((count(kind_of_axis<Axes>) == 1) && ...) && (0 + ... + int{strategy<Axes>}) <= 1;
+  static constexpr bool once = ((count(kind_of_axis<Axes>) == 1) && ...) && (0 + ... + int{is_learners<Axes>}) <= 1 &&
+                               (0 + ... + int{strategy<Axes> && !is_learners<Axes>}) <= 1;
 
-  template <class... Rest>
-  struct first_data {
-    using type = data;
+  // The first strategy whose ranks take steps apart, or the first other one; void if there is none.
+  template <bool Apart, class... Rest>
+  struct first_strategy {
+    using type = void;
   };
-  template <class First, class... Rest>
-  struct first_data<First, Rest...>
-      : std::conditional_t<strategy<First>, std::type_identity<First>, first_data<Rest...>> {};
-  using data_axis = typename first_data<Axes...>::type;
+  template <bool Apart, class First, class... Rest>
+  struct first_strategy<Apart, First, Rest...>
+      : std::conditional_t<strategy<First> && is_learners<First> == Apart, std::type_identity<First>,
+                           first_strategy<Apart, Rest...>> {};
+  using outer = typename first_strategy<true, Axes...>::type;
+  using inner = typename first_strategy<false, Axes...>::type;
+  using data_axis = typename data_axis_of_two<outer, inner>::type;
 };
 
 }  // namespace detail
@@ -30307,7 +32991,7 @@ inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
 template <parallel_policy P>
 inline constexpr bool all_are_replicas = !any_axis<P>([](axis_facts const& is) { return !is.replicates(); });
 
-/// The axis that splits samples, `parallel::data` if there is none.
+/// The axis that splits samples, `parallel::data` if there is none; learners<Outer, Inner> if there are two.
 template <parallel_policy P>
 using data_axis_t = typename detail::mesh_traits<mesh_of_t<P>>::data_axis;
 
@@ -30325,13 +33009,28 @@ void for_each_axis(P const& policy, F&& f) {
 
 }  // namespace detail
 
+namespace detail {
+
+template <class Found, class Axis>
+void add_data_axis(Found& found, Axis const& each) {
+  if constexpr (std::is_same_v<Axis, Found>) {
+    found = each;
+  } else if constexpr (strategy<Axis> && is_learners_of_two<Found>) {
+    if constexpr (takes_local_steps<Axis>) {
+      found = Found::of(each, found.inner);
+    } else {
+      found = Found::of(found.outer, each);
+    }
+  }
+}
+
+}  // namespace detail
+
 /// The axis of a policy that splits samples; one of degree 1 if it has none.
 template <parallel_policy P>
 [[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
   data_axis_t<P> found{};
-  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-    if constexpr (std::is_same_v<Axis, data_axis_t<P>>) found = each;
-  });
+  detail::for_each_axis(policy, [&](auto const& each) { detail::add_data_axis(found, each); });
   return found;
 }
 
@@ -30395,6 +33094,14 @@ class mesh_shape {
   }
   [[nodiscard]] int group_of_replicas(int rank) const noexcept {
     return number(rank, [](sized_axis const& each) { return !each.facts.replicates(); }).rank;
+  }
+  /// The learner of a rank, and how many there are: 1 unless ranks take steps apart.
+  [[nodiscard]] group_rank learner_of(int rank) const noexcept {
+    return number(rank, [](sized_axis const& each) { return each.facts.learners; });
+  }
+  /// A rank's number among those of its learner with the same part of the model.
+  [[nodiscard]] group_rank among_replicas_of_learner(int rank) const noexcept {
+    return number(rank, [](sized_axis const& each) { return each.facts.replicates() && !each.facts.learners; });
   }
   /// The part of the samples of a rank: the replicas of one part of the model have neighbouring ones.
   [[nodiscard]] group_rank samples_of(int rank) const noexcept {
@@ -30507,6 +33214,25 @@ class grid {
     for (auto const& each : groups_)
       if (each.kind == kind) return each.ranks.get();
     return nullptr;
+  }
+
+  /// Collective. The ranks of replicas() apart by learners; {} if each is a learner, or there are no learners.
+  template <parallel_policy P>
+  [[nodiscard]] learner_ranks<Comm> learners() {
+    constexpr bool some = any_axis<P>([](axis_facts const& is) { return is.learners; });
+    constexpr bool several = any_axis<P>([](axis_facts const& is) { return is.replicates() && !is.learners; });
+    if constexpr (some && several) {
+      auto const learner = shape_.learner_of(rank_), place = shape_.among_replicas_of_learner(rank_);
+      if (place.size == 1) return {};
+      auto const part = shape_.group_of_replicas(rank_);
+      auto const join = [&](group_rank own, int color) {
+        return joined_.emplace_back(std::make_unique<Comm>(group_of(world_, own, color))).get();
+      };
+      auto* const within = join(place, part * learner.size + learner.rank);
+      return {within, join(learner, part * place.size + place.rank)};
+    } else {
+      return {};
+    }
   }
 
   /// What this rank has sent so far, in the world and in its groups.
@@ -32045,7 +34771,8 @@ namespace detail {
 
 template <class K, class V, class Space>
 concept attends_blocks = requires(typename V::y y, typename V::x x, typename V::sums s, attention_shape const& shape,
-                                  attention_block const& at, arena<Space>& scratch, dropout_site const& drop) {
+                                  attention_block const& at, arena<Space>& scratch,
+                                  dropout_site_in<Space> const& drop) {
   K::attend_block(s, s, y, x, shape, at, scratch, drop);
   K::attend_block_backward(s, s, y, x, s, x, x, shape, at, scratch, drop);
 };
@@ -32217,7 +34944,7 @@ class ring_context final : public context_group<Env> {
   ring_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
+              dropout_site_in<space> const& dropout) override {
     kept.lse = activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
     auto const mark = scratch.mark();
     auto const sum = zeros(heads.extents(), scratch);
@@ -32236,7 +34963,7 @@ class ring_context final : public context_group<Env> {
   }
 
   void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
+                       arena<space>& scratch, dropout_site_in<space> const& dropout) override {
     auto const mark = scratch.mark();
     auto const dqueries = zeros(heads.extents(), scratch);
     auto const pairs = own_pairs(kept.qkv, shape, scratch);
@@ -32337,7 +35064,7 @@ class head_context final : public context_group<Env> {
   head_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
+              dropout_site_in<space> const& dropout) override {
     auto const own = shape_of_heads(shape);
     auto const rows = own.batch * own.context;
     auto const qkv = activations.template take<value>({rows, 3 * own.channels});
@@ -32350,7 +35077,7 @@ class head_context final : public context_group<Env> {
   }
 
   void attend_backward(view dqkv, view dheads, view, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
+                       arena<space>& scratch, dropout_site_in<space> const& dropout) override {
     auto const mark = scratch.mark();
     auto const own = shape_of_heads(shape);
     auto const slopes = scratch.template take<value>(kept.heads.extents());
@@ -32392,7 +35119,9 @@ class head_context final : public context_group<Env> {
                   });
     count(shape, parts);
     world_.all_to_all(tensor_view<value const, space>(by_heads), heads_, by_positions, positions_);
-    for_each_run(by_positions, to, shape, [](view block, view whole) { kernels::copy(whole, block); });
+    for_each_stretch(to, shape, [&](auto const& block, auto const& whole, auto const& extents) {
+      kernels::copy_blocks(to, whole, by_positions, block, extents);
+    });
     scratch.rewind(mark);
   }
   // The inverse of deal().
@@ -32400,7 +35129,9 @@ class head_context final : public context_group<Env> {
     auto const mark = scratch.mark();
     auto const by_positions = scratch.template take<value>({from.size()});
     auto const by_heads = scratch.template take<value>({to.size()});
-    for_each_run(by_positions, from, shape, [](view block, view whole) { kernels::copy(block, whole); });
+    for_each_stretch(from, shape, [&](auto const& block, auto const& whole, auto const& extents) {
+      kernels::copy_blocks(by_positions, block, from, whole, extents);
+    });
     count(shape, parts);
     world_.all_to_all(tensor_view<value const, space>(by_positions), positions_, by_heads, heads_);
     for_each_part(by_heads, to, shape, parts,
@@ -32434,21 +35165,20 @@ class head_context final : public context_group<Env> {
         f(block, part * width, whole, part * shape.channels + heads.first * shape.head_channels(), width);
     }
   }
-  // Calls f(rows of a sample on one rank, the same rows of the whole sample).
+  // Calls f(rows of all samples on one rank, the same rows of the whole samples, how many) for each stretch of rows.
   template <class F>
-  void for_each_run(view blocks, view whole, attention_shape const& shape, F const& f) const {
+  void for_each_stretch(view whole, attention_shape const& shape, F const& f) const {
     auto const columns = whole.extent(1);
     auto const here = shape.context;
     auto part = this->part();
-    std::int64_t row = 0;
     // ("rank <" would begin a template, std::rank, after `using namespace std`.)
     for (part.own.rank = 0; part.own.size > part.own.rank; ++part.own.rank) {
-      for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
-        for (int which = 0; which < part.stretches(); ++which) {
-          auto const at = part.at(which, here);
-          f(blocks.flat((row + at.row) * columns, at.count * columns),
-            whole.flat((b * part.whole(here) + at.position) * columns, at.count * columns));
-        }
+      auto const row = part.own.rank * shape.batch * here;
+      for (int which = 0; which < part.stretches(); ++which) {
+        auto const at = part.at(which, here);
+        f(ops::block_places{(row + at.row) * columns, here * columns, columns},
+          ops::block_places{at.position * columns, part.whole(here) * columns, columns},
+          ops::block_extents{shape.batch, at.count, columns});
       }
     }
   }
@@ -32489,8 +35219,8 @@ class context::instance {
 // ---- trireme/parallel/change_sums.hpp
 namespace trireme::parallel {
 
-/// Sums, over the ranks that hold the same part of the model, of what each has changed in its parameters, bucket by
-/// bucket: they take the run's compressor as gradients do. The exchange makes one for a strategy with
+/// Sums, over the ranks of owned_state::replicas, of what each has changed in the slices of parameters that it moves,
+/// bucket by bucket: they take the run's compressor as gradients do. The exchange makes one for a strategy with
 /// `static constexpr bool sends_changes = true`.
 ///
 /// Bytes    those of the compressor's payloads in parallel::data; without one the elements of the masters.
@@ -32511,9 +35241,9 @@ class change_sums {
   change_sums& operator=(change_sums const&) = delete;
   virtual ~change_sums() = default;
 
-  /// Where this rank writes its change of a bucket, before it is sent: zeros where it writes nothing.
+  /// Where this rank writes its change of its slice of a bucket, before it is sent: zeros where it writes nothing.
   [[nodiscard]] virtual view open(int bucket) = 0;
-  /// After sum() or finish(): the sum over the ranks.
+  /// After sum() or finish(): the sum over the ranks. Empty if no tensor is in the slice.
   [[nodiscard]] virtual view of(int bucket) const = 0;
   /// Sums some buckets.
   /// @param step  of the run: random numbers of the compressor depend on it.
@@ -32546,6 +35276,8 @@ struct exchange_step {
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
   /// The number of the step in the run, for strategies with a period; -1: the one after the last one.
   std::int64_t number = -1;
+  std::int64_t samples = 0;         ///< of this rank, for strategies that ask for them
+  std::int64_t samples_of_all = 0;  ///< of all ranks; 0: not known
 };
 
 /// For begin() in your own loop: gradients become the mean over ranks, whatever their numbers of samples.
@@ -32932,6 +35664,11 @@ class partition {
   [[nodiscard]] interval owned(int bucket) const noexcept {
     return sharded_ ? accounted(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
+  /// Of a tensor of the elements owned(bucket), the part that is a range of the bucket.
+  template <class View>
+  [[nodiscard]] View in_slice(View const& slice, int bucket, bucket_plan::tensor_range const& range) const {
+    return slice.flat(range.in_bucket - owned(bucket).first, range.count);
+  }
   /// The elements of a bucket that this rank owns, unless another rank of its replica owns the tensor (info.is_owner):
   /// each element has one owner.
   [[nodiscard]] interval accounted(int bucket) const noexcept {
@@ -32939,21 +35676,21 @@ class partition {
     return {rank_ * n, n};
   }
   /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or owns.
-  /// @param of_rank  each rank owns its own state.
+  /// @param copies  also of tensors that another rank of its replica owns.
   template <class F>
-  void for_each_range(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
+  void for_each_range(state_scope scope, int bucket, F&& f, bool copies = false) const {
     bool const kept = scope == state_scope::kept;
     auto const [first, count] = kept ? owned(bucket) : accounted(bucket);
     for (auto const range : plan_.tensor_ranges(bucket, first, count)) {
-      if (kept || of_rank || plan_.at(range.entry).info.is_owner) f(range);
+      if (kept || copies || plan_.at(range.entry).info.is_owner) f(range);
     }
   }
   /// Calls f(bucket, piece) for those of the first `buckets` buckets.
   template <class F>
-  void for_each_range_of(state_scope scope, int buckets, F&& f, bool of_rank = false) const {
+  void for_each_range_of(state_scope scope, int buckets, F&& f, bool copies = false) const {
     for (int b = 0; b < buckets; ++b)
       for_each_range(
-          scope, b, [&](bucket_plan::tensor_range const& range) { f(b, range); }, of_rank);
+          scope, b, [&](bucket_plan::tensor_range const& range) { f(b, range); }, copies);
   }
 
  private:
@@ -32979,6 +35716,10 @@ struct owned_segment : update_segment<Env> {
 };
 
 /// What the exchange shows to the run state of a strategy.
+///
+/// If ranks take steps apart (local_steps) and a learner has several ranks that hold the same part of the model, each
+/// of these moves a slice of it: `replicas` are the ranks with the same slice, one of each learner, and the exchange
+/// gives all ranks of a learner what end() has written.
 template <class Env, class Comm>
 struct owned_state {
   Comm& replicas;                              ///< the ranks that hold the same part of the model
@@ -32990,6 +35731,7 @@ struct owned_state {
 /// The functions of a strategy's run state that the exchange calls. The run state lists them, and the list is compared
 /// with its members: a misspelt function would silently give another algorithm.
 struct strategy_hooks {
+  bool begin = false;  ///< begin(samples), when a step begins: how many samples this rank has in it
   /// settle(taken, numbers) -> std::optional<gradient_numbers>, after the vote of each step: the update then reads the
   /// gradients in `all[i].sum`, which settle may write; nothing: no update in this step.
   bool settle = false;
@@ -33016,6 +35758,17 @@ requires requires { typename Policy::template instance<Env, Comm>; }
 struct strategy_state<Policy, Env, Comm> {
   using type = typename Policy::template instance<Env, Comm>;
 };
+template <class Outer, class Inner, class Env, class Comm>
+struct strategy_state<learners<Outer, Inner>, Env, Comm> : strategy_state<Outer, Env, Comm> {};
+/// The policy that this state is made from.
+template <class Policy>
+[[nodiscard]] auto const& with_state(Policy const& policy) noexcept {
+  if constexpr (is_learners_of_two<Policy>) {
+    return policy.outer;
+  } else {
+    return policy;
+  }
+}
 
 /// The functions that a strategy's run state lists, and those that it has.
 template <class S>
@@ -33027,6 +35780,7 @@ struct strategy_calls {
     if constexpr (declared) return S::has;
     return strategy_hooks{};
   }();
+  static constexpr bool begins = requires(S & s) { s.begin(std::int64_t{}); };
   static constexpr bool settles = requires(S & s, gradient_numbers const& n) {
     { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
   };
@@ -33041,10 +35795,11 @@ struct strategy_calls {
   static constexpr bool has_numbers = requires(S & s) {
     s.visit_numbers([](auto const&, auto&) {});
   };
-  static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
+  static constexpr strategy_hooks there{begins, settles, ends, starts, follows, has_state, has_numbers};
   /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
-  static constexpr strategy_hooks made{said.settle && settles, said.end&& ends,        said.start&& starts,
-                                       said.follow&& follows,  said.state&& has_state, said.numbers&& has_numbers};
+  static constexpr strategy_hooks made{said.begin && begins,      said.settle&& settles, said.end&& ends,
+                                       said.start&& starts,       said.follow&& follows, said.state&& has_state,
+                                       said.numbers&& has_numbers};
 };
 
 /// One error for each function that is listed and missing, or present and not listed.
@@ -33056,6 +35811,8 @@ struct check_strategy_hooks {
   static_assert(declared,
                 "trireme::parallel: a strategy's instance must list the functions to be called: "
                 "static constexpr parallel::strategy_hooks has{.end = true};");
+  static_assert(!declared || said.begin == there.begin,
+                "trireme::parallel: a strategy's has.begin needs begin(std::int64_t samples), and the reverse");
   static_assert(!declared || said.settle == there.settle,
                 "trireme::parallel: a strategy's has.settle needs settle(bool taken, gradient_numbers const&) -> "
                 "std::optional<gradient_numbers>, and the reverse");
@@ -33112,10 +35869,11 @@ using placement_t = typename decltype(placement_of<S>())::type;
 template <class Policy, class Env, class Comm>
 using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::type;
 
-/// Whether each rank takes steps on its own: gradients are not summed, and values differ between ranks between steps.
+/// Whether each rank's gradient is then the mean over its own samples. Else it is their sum, times the number of ranks,
+/// divided by the samples of all ranks, so that the mean of all ranks' steps is that of the whole step.
 template <class Policy>
-inline constexpr bool steps_alone = requires {
-  requires Policy::local_steps;
+inline constexpr bool averages_alone = requires {
+  requires Policy::mean_of_own_samples;
 };
 
 /// Whether such a strategy sends changes of parameters in place of gradients, by owned_state::changes: the run's
@@ -33138,6 +35896,17 @@ template <class Policy>
   }
 }
 
+/// What encodes gradients under a strategy: nothing if each rank takes steps on its own, since then the compressor
+/// encodes changes.
+template <class Strategy, class Compressor>
+using gradient_compressor_t = std::conditional_t<takes_local_steps<Strategy>, compression::none, Compressor>;
+template <class Strategy, class Compressor>
+[[nodiscard]] gradient_compressor_t<Strategy, Compressor> gradient_compressor(
+    [[maybe_unused]] Compressor const& given) {
+  if constexpr (takes_local_steps<Strategy>) return {};
+  if constexpr (!takes_local_steps<Strategy>) return given;
+}
+
 }  // namespace trireme::parallel
 
 // ---- trireme/parallel/diloco.hpp (goes on)
@@ -33155,14 +35924,17 @@ namespace trireme::parallel {
 ///          remains with it and is part of what it sends next.
 /// Shapes   fragments are stretches of whole tensors of about equal size, the last ones first; fragment f of F is sent
 ///          after the steps whose number, from 1, is f * period / F modulo the period.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps; with a compressor
-///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
-///          and the compressor's; a delay needs one more.
-/// Ranks    parameters and moments differ between ranks; only parameters are equal after an outer step: save a model
-///          after a multiple of `period` steps (with fragments or a delay, they are never all equal). evaluate() is the
-///          mean over ranks, each with its own parameters. A checkpoint may be taken at any step, and continues on the
-///          same number of ranks.
-/// Numerics the norm used for clipping is the root mean square of the ranks' norms. With a period of 1, inner SGD
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p learners, once in `period` steps; a compressor's
+///          payloads are those that it has in parallel::data. Memory: two more tensors of the size of the masters, one
+///          as a buffer, and the compressor's; a delay needs one more. If a learner has several ranks that hold the
+///          same part of the model, each sends and keeps its slice of all that.
+/// Ranks    a learner is a rank, or all ranks along the other axes of a mesh: `mesh{diloco{.ways = 2}, zero<2>{},
+///          tensor{.ways = 2}}`, outermost first, so that a learner's ranks are neighbours. Parameters and moments
+///          differ between learners; only parameters are equal after an outer step: save a model after a multiple of
+///          `period` steps (with fragments or a delay, they are never all equal). evaluate() is the mean over learners,
+///          each with its own parameters. A checkpoint may be taken at any step, and continues with the same number of
+///          learners, of any number of ranks each.
+/// Numerics the norm used for clipping is the root mean square of the learners' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
 ///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.
 /// Needs    has_all_reduce of the master type; has_all_gather for compressors whose payloads cannot be summed.
@@ -33174,7 +35946,7 @@ struct diloco {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
   int fragments = 1;       ///< parts of the model, each sent after another step of the period
   std::int64_t delay = 0;  ///< steps that a rank takes while what it has sent travels
-  int ways = 0;            ///< ranks that split samples; 0: the ranks that other axes leave
+  int ways = 0;            ///< learners; 0: the ranks that other axes leave
   friend bool operator==(diloco const&, diloco const&) = default;
 
   void validate() const {
@@ -33232,7 +36004,7 @@ class diloco::instance {
     parts_.resize(static_cast<std::size_t>(what.fragments));
     for (int b = 0; b < plan.trained_buckets(); ++b) {
       auto const& bucket = plan.buckets()[static_cast<std::size_t>(b)];
-      shape const form{bucket.elements};
+      shape const form{state.own.owned(b).count};
       outer_.emplace_back(form);
       velocity_.emplace_back(form);
       if (what.delay > 0) sent_.emplace_back(form);
@@ -33281,23 +36053,20 @@ class diloco::instance {
   void visit_state(state_scope scope, F&& f) {
     for (auto& each : parts_) receive(each);
     auto const& plan = state_.own.plan();
-    auto const visit = [&](bool of_rank, auto&& each) {
-      state_.own.for_each_range_of(scope, plan.trained_buckets(), each, of_rank);
-    };
-    auto const show = [&](char const* what, bool of_rank, view all, bucket_plan::tensor_range const& range) {
+    constexpr std::int64_t everyones = -1;
+    auto const show = [&](char const* what, std::int64_t learner, view all, int b,
+                          bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
-      f(what + info.name, state_location{info, range.in_entry, of_rank}, all.flat(range.in_bucket, range.count));
+      f(what + info.name, state_location{info, range.in_entry, false, 0, learner}, state_.own.in_slice(all, b, range));
     };
-    if (scope == state_scope::kept || state_.replicas.rank() == 0) {  // the same on all replicas
-      visit(false, [&](int b, bucket_plan::tensor_range const& range) {
-        show("outer_value/", false, outer_[static_cast<std::size_t>(b)].view(), range);
-        show("outer_velocity/", false, velocity_[static_cast<std::size_t>(b)].view(), range);
-        if (what_.delay > 0) show("outer_sum/", false, changes().of(b), range);
-      });
-    }
-    if (what_.delay == 0) return;
-    visit(true, [&](int b, bucket_plan::tensor_range const& range) {
-      show("outer_sent/", true, sent_[static_cast<std::size_t>(b)].view(), range);
+    state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+      auto const of = [b](tensors const& all) { return all[static_cast<std::size_t>(b)].view(); };
+      if (scope == state_scope::kept || state_.replicas.rank() == 0) {  // the same for all learners
+        show("outer_value/", everyones, of(outer_), b, range);
+        show("outer_velocity/", everyones, of(velocity_), b, range);
+        if (what_.delay > 0) show("outer_sum/", everyones, changes().of(b), b, range);
+      }
+      if (what_.delay > 0) show("outer_sent/", state_.replicas.rank(), of(sent_), b, range);
     });
   }
   template <class F>
@@ -33375,12 +36144,12 @@ class diloco::instance {
       if (parts_.size() == 1 || std::binary_search(at.buckets.begin(), at.buckets.end(), each.bucket)) f(each);
     }
   }
-  static view part(tensors const& of, owned_segment<Env> const& at) {
-    return of[static_cast<std::size_t>(at.bucket)].view().flat(at.range.in_bucket, at.range.count);
+  [[nodiscard]] view part(tensors const& of, owned_segment<Env> const& at) const {
+    return state_.own.in_slice(of[static_cast<std::size_t>(at.bucket)].view(), at.bucket, at.range);
   }
   [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
   [[nodiscard]] view change(owned_segment<Env> const& at) const {
-    return changes().of(at.bucket).flat(at.range.in_bucket, at.range.count);
+    return state_.own.in_slice(changes().of(at.bucket), at.bucket, at.range);
   }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
@@ -33612,8 +36381,7 @@ class parameter_server::instance {
   }
   [[nodiscard]] tensor_view<gradient, space> part(step_gradients const& of, int bucket,
                                                   bucket_plan::tensor_range const& range) const {
-    return of.slices[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket - state_.own.owned(bucket).first,
-                                                                   range.count);
+    return state_.own.in_slice(of.slices[static_cast<std::size_t>(bucket)].view(), bucket, range);
   }
   static tensor_view<gradient const, space> constant(tensor_view<gradient, space> all) { return all; }
 
@@ -34490,6 +37258,9 @@ inline constexpr bool is_given_once = [] {
     return has_commit<compressor_state<Compressor, Env>>;
   }
 }();
+/// Whether a compressor treats each tensor of a bucket as it is, and not any stretch of it.
+template <class Compressor, class Env, class Comm>
+inline constexpr bool takes_whole_tensors = has_collective_state<Compressor, Env, Comm>;
 /// Whether a transport has state between steps that must be saved.
 template <class Transport>
 concept keeps_state = requires(Transport& wire) {
@@ -34569,6 +37340,9 @@ struct transport_of<Env, Comm, Strategy, compression::one_of<Compressors...>> {
 template <class... Compressors, class Env, class Comm>
 inline constexpr bool is_given_once<compression::one_of<Compressors...>, Env, Comm> =
     (is_given_once<Compressors, Env, Comm> || ...);
+template <class... Compressors, class Env, class Comm>
+inline constexpr bool takes_whole_tensors<compression::one_of<Compressors...>, Env, Comm> =
+    (takes_whole_tensors<Compressors, Env, Comm> || ...);
 
 }  // namespace trireme::parallel::detail
 
@@ -34843,6 +37617,9 @@ class gradient_store {
   using view = typename gradients::view;
   static constexpr bool sharded = gradients::sharded;
   static constexpr bool has_tree = sums_in_tree<wire>;
+  static_assert(!sharded || !is_given_once<Compressor, Env, Comm>,
+                "trireme::exchange: this compressor needs each gradient once a step, "
+                "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
   /// @param direct  the reader computes the sums: nothing is sent.
   gradient_store(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
@@ -34874,21 +37651,26 @@ class gradient_store {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  /// Starts a step.
-  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
-  /// @param places  the ones that it runs, ascending; the others add nothing. Its first one is at `first`.
+  /// Counts the seconds of f(start) as exposed: nothing else happens in them.
+  template <class F>
+  void exposed(F&& f) {
+    auto const start = now();
+    f(start);
+    times_.exposed += now() - start;
+  }
+
+  /// Starts a step, whose micro-batches are the terms of this rank's part of the tree: those that it does not run add
+  /// nothing.
   /// @param rounds  the most micro-batches that any rank runs: the number of reports of a lane.
-  /// @param scale   the factor that this step's gradients carry.
-  /// @param step    its number in the run.
+  /// @param number  of the step in the run.
   /// @param keep    resident gradients are not cleared.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
-             double scale = 1, std::int64_t step = 0, bool keep = false) {
-    step_ = step;
-    scale_ = scale;
-    leaves_ = leaves;
+  void begin(exchange_step const& step, std::int64_t rounds, std::int64_t number, bool keep) {
+    step_ = number;
+    scale_ = step.scale;
+    leaves_ = step.micro_batches;
     rounds_ = rounds;
     places_.clear();
-    for (auto const place : places) places_.push_back(place - first);
+    for (auto const place : step.places) places_.push_back(place - step.first);
     for (auto& it : gradients_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
@@ -35449,6 +38231,13 @@ template <class Comm>
   return comm::labelled::as_part(ranks, comm::call_label::bucket(bucket));
 }
 
+/// Whether the elements of a bucket that a rank moves are between its tensors, or behind them.
+[[nodiscard]] inline bool holds_nothing(partition const& moved, int bucket) {
+  auto const [first, count] = moved.owned(bucket);
+  auto const pieces = moved.plan().tensor_ranges(bucket, first, count);
+  return !(pieces.begin() != pieces.end());
+}
+
 /// Changes as they are: sums of master values.
 template <class Env, class Comm>
 class plain_changes final : public change_sums<Env> {
@@ -35456,11 +38245,12 @@ class plain_changes final : public change_sums<Env> {
   using request = decltype(std::declval<Comm&>().all_reduce_async(std::declval<view>(), reduction::sum{}));
 
  public:
-  plain_changes(bucket_plan const& plan, Comm& ranks) : ranks_(ranks) {
-    for (int b = 0; b < plan.trained_buckets(); ++b) {
-      changes_.push_back(message_tensor<typename Env::master, space>(
-          ranks, shape{plan.buckets()[static_cast<std::size_t>(b)].elements}));
+  /// @param moved  the elements of each bucket that this rank sends.
+  plain_changes(partition const& moved, Comm& ranks) : ranks_(ranks) {
+    for (int b = 0; b < moved.plan().trained_buckets(); ++b) {
+      changes_.push_back(message_tensor<typename Env::master, space>(ranks, shape{moved.owned(b).count}));
       ops::on<space>::fill(of(b), 0.0);
+      empty_.push_back(holds_nothing(moved, b));
     }
     pending_.resize(changes_.size());
   }
@@ -35469,12 +38259,14 @@ class plain_changes final : public change_sums<Env> {
   [[nodiscard]] view of(int bucket) const override { return changes_[static_cast<std::size_t>(bucket)].view(); }
   void sum(std::span<int const> buckets, std::int64_t) override {
     for (int const b : buckets) {
+      if (empty(b)) continue;
       auto const now = labelled_bucket(ranks_, b);
       ranks_.all_reduce(of(b), reduction::sum{});
     }
   }
   void begin(std::span<int const> buckets, std::int64_t) override {
     for (int const b : buckets) {
+      if (empty(b)) continue;
       auto const now = labelled_bucket(ranks_, b);
       at(b).emplace(ranks_.all_reduce_async(of(b), reduction::sum{}));
     }
@@ -35501,8 +38293,10 @@ class plain_changes final : public change_sums<Env> {
 
  private:
   std::optional<request>& at(int bucket) { return pending_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] bool empty(int bucket) const { return empty_[static_cast<std::size_t>(bucket)]; }
 
   Comm& ranks_;
+  std::vector<bool> empty_;  // by bucket: the slice is between tensors
   std::vector<trireme::tensor<typename Env::master, space>> changes_;
   std::vector<std::optional<request>> pending_;
 };
@@ -35517,19 +38311,27 @@ class coded_changes final : public change_sums<Env> {
   static constexpr bool one_type = std::is_same_v<gradient, typename Env::master>;
 
  public:
-  /// @param plan  must outlive it: compressors keep its infos.
-  coded_changes(bucket_plan const& plan, Comm& ranks, Compressor const& compressor)
+  /// @param moved  the elements of each bucket that this rank sends. Its plan must outlive this: compressors keep its
+  ///               infos.
+  coded_changes(partition const& moved, Comm& ranks, Compressor const& compressor)
       : ranks_(ranks), compressor_(compressor) {
+    auto const& plan = moved.plan();
     for (int b = 0; b < plan.trained_buckets(); ++b) {
       auto& it = changes_.emplace_back();
-      auto const& bucket = plan.buckets()[static_cast<std::size_t>(b)];
-      // The plan is that of a rank alone; a compressor's slices are whole blocks, as they are in parallel::data.
+      auto const slice = moved.owned(b);
+      // The plan is that of a learner; a compressor's slices are whole blocks, as they are in parallel::data.
       auto const unit = ranks.size() * block_elements;
-      it.elements = bucket.elements;
-      it.form.elements = (bucket.elements + unit - 1) / unit * unit;
-      for (int const e : bucket.entries) it.form.tensors.push_back({&plan.at(e).info, plan.at(e).offset});
-      // Copies on several ranks of a replica may be in different buckets, but must draw the same random numbers.
-      it.number = static_cast<std::int64_t>(hash_name(plan.at(bucket.entries.front()).info.name) >> 1U);
+      it.elements = slice.count;
+      if (holds_nothing(moved, b)) continue;
+      it.form.elements = (slice.count + unit - 1) / unit * unit;
+      for (auto const range : plan.tensor_ranges(b, slice.first, slice.count)) {
+        // Copies on several ranks of a learner may be in different buckets, but must draw the same random numbers.
+        if (it.form.tensors.empty()) {
+          it.number = static_cast<std::int64_t>(
+              (hash_name(plan.at(range.entry).info.name) + static_cast<std::uint64_t>(range.in_entry)) >> 1U);
+        }
+        it.form.tensors.push_back({info_of(plan, range), range.in_bucket - slice.first});
+      }
       it.sent = message_tensor<gradient, space>(ranks, shape{it.form.elements});
       kernels::fill(it.sent.view(), 0.0);
       if constexpr (!one_type) it.master = trireme::tensor<typename Env::master, space>(shape{it.elements});
@@ -35539,12 +38341,14 @@ class coded_changes final : public change_sums<Env> {
 
   [[nodiscard]] view open(int bucket) override {
     auto& it = at(bucket);
+    if (!it.way) return {};
     if constexpr (one_type) kernels::fill(it.sent.view(), 0.0);
     if constexpr (!one_type) kernels::fill(it.master.view(), 0.0);
     return of(bucket);
   }
   [[nodiscard]] view of(int bucket) const override {
     auto const& it = changes_[static_cast<std::size_t>(bucket)];
+    if (!it.way) return {};
     if constexpr (one_type) return it.sent.view().flat(0, it.elements);
     if constexpr (!one_type) return it.master.view();
   }
@@ -35555,6 +38359,7 @@ class coded_changes final : public change_sums<Env> {
   void begin(std::span<int const> buckets, std::int64_t step) override {
     for (int const b : buckets) {
       auto& it = at(b);
+      if (!it.way) continue;
       if constexpr (!one_type) {
         kernels::fill(it.sent.view(), 0.0);
         kernels::copy(it.sent.view().flat(0, it.elements), constant(it.master.view()));
@@ -35590,12 +38395,24 @@ class coded_changes final : public change_sums<Env> {
   }
   void visit_state(state_scope scope, visitor const& f) override {
     if constexpr (keeps_state<wire>) {
-      for (auto& it : changes_) it.way->visit_state(scope, f);
+      visitor const shown = [&](std::string const& name, state_location const& at, auto const& values) {
+        auto const* piece = piece_of(at.info);
+        auto const& whole = piece == nullptr ? at.info : *piece->of;
+        if (scope == state_scope::owned && !whole.is_owner) return;
+        // What is summed are changes, whose mean is taken: a residual is not a summand.
+        state_location const place{whole, at.first + (piece == nullptr ? 0 : piece->first), false, 0,
+                                   at.of_rank ? ranks_.rank() : -1};
+        f(name, place, values);
+      };
+      for (auto& it : changes_) {
+        if (it.way) it.way->visit_state(scope, shown);
+      }
     }
   }
   void forget_state() override {
     if constexpr (keeps_state<wire>) {
       for (auto& it : changes_) {
+        if (!it.way) continue;
         while (it.pending) it.pending = !it.way->turn();
         it.way.emplace(compressor_, it.form, ranks_);
       }
@@ -35604,7 +38421,8 @@ class coded_changes final : public change_sums<Env> {
   [[nodiscard]] std::int64_t bytes() const override {
     std::int64_t sum = 0;
     for (auto const& it : changes_)
-      sum += static_cast<std::int64_t>(it.sent.view().bytes() + it.master.view().bytes()) + it.way->bytes();
+      sum +=
+          static_cast<std::int64_t>(it.sent.view().bytes() + it.master.view().bytes()) + (it.way ? it.way->bytes() : 0);
     return sum;
   }
 
@@ -35615,10 +38433,29 @@ class coded_changes final : public change_sums<Env> {
     bucket_form form;           // padded
     trireme::tensor<gradient, space> sent;
     trireme::tensor<typename Env::master, space> master;  // if the types differ
-    std::optional<wire> way;
+    std::optional<wire> way;                              // none if there is nothing to send
     bool pending = false;
   };
+  /// A part of a tensor, which compressors see as a vector.
+  struct tensor_piece {
+    parameter_info seen;
+    parameter_info const* of;
+    std::int64_t first;  // its first element, counted in the tensor
+  };
   bucket_change& at(int bucket) { return changes_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] parameter_info const* info_of(bucket_plan const& plan, bucket_plan::tensor_range const& range) {
+    auto const& info = plan.at(range.entry).info;
+    if (range.count == info.extents.size()) return &info;
+    auto& piece = pieces_.emplace_back(tensor_piece{info, &info, range.in_entry});
+    piece.seen.extents = shape{range.count};
+    piece.seen.first = piece.seen.whole = shape{};
+    return &piece.seen;
+  }
+  [[nodiscard]] tensor_piece const* piece_of(parameter_info const& seen) const {
+    for (auto const& each : pieces_)
+      if (&each.seen == &seen) return &each;
+    return nullptr;
+  }
   template <class T>
   static tensor_view<T const, space> constant(tensor_view<T, space> all) {
     return all;
@@ -35626,6 +38463,7 @@ class coded_changes final : public change_sums<Env> {
 
   Comm& ranks_;
   Compressor compressor_;
+  std::deque<tensor_piece> pieces_;
   std::vector<bucket_change> changes_;
 };
 
@@ -35789,6 +38627,81 @@ class exchange_protocol {
 
 }  // namespace trireme::parallel::detail
 
+// ---- trireme/parallel/detail/moved_slices.hpp
+namespace trireme::parallel::detail {
+
+/// The slices of the parameters that this rank moves in outer steps, where each rank of a learner updates all of them.
+///
+/// Ranks    gather() is collective over the learner.
+template <class Env, class Comm>
+class moved_slices {
+  using space = typename Env::space;
+  using master = typename Env::master;
+  using kernels = ops::on<space>;
+  static constexpr bool can_gather = has_all_gather<Comm, master, space>;
+
+ public:
+  /// @param replicated  whether all ranks of the learner update everything: else there is nothing to gather.
+  moved_slices(bucket_plan const& plan, Comm& learner, bool replicated)
+      : own_(plan, learner.rank(), true), learner_(learner), gathers_(replicated && learner.size() > 1) {
+    if (!gathers_) return;
+    if constexpr (!can_gather) {
+      throw config_error(
+          "trireme::exchange: ranks of a learner gather what each has moved, but this communicator has no "
+          "all_gather of this type; use parallel::zero within a learner, or learners of one rank");
+    }
+    std::int64_t most = 0;
+    for (int b = 0; b < plan.trained_buckets(); ++b)
+      most = std::max(most, plan.buckets()[static_cast<std::size_t>(b)].elements);
+    all_ = message_tensor<master, space>(learner, shape{most});
+    kernels::fill(all_.view(), 0.0);
+  }
+
+  [[nodiscard]] partition const& own() const noexcept { return own_; }
+  [[nodiscard]] std::vector<owned_segment<Env>>& all() noexcept { return segments_; }
+  [[nodiscard]] std::int64_t bytes() const noexcept { return static_cast<std::int64_t>(all_.view().bytes()); }
+
+  /// Gives all ranks of the learner the master values that each has moved.
+  template <class Values>
+  void gather(int buckets, Values const& values) {
+    if (!gathers_) return;
+    auto const& plan = own_.plan();
+    for (int b = 0; b < buckets; ++b) {
+      auto const elements = plan.buckets()[static_cast<std::size_t>(b)].elements;
+      auto const [first, count] = own_.owned(b);
+      for (auto const of : plan.tensor_ranges(b, first, count))
+        kernels::copy(all_.view().flat(of.in_bucket, of.count), constant(values.master(b, of)));
+      if constexpr (can_gather) {
+        auto const now = comm::labelled::as_part(learner_, comm::call_label::bucket(b, true));
+        learner_.all_gather(all_.view().flat(0, elements));
+      }
+      for (auto const of : plan.tensor_ranges(b, 0, elements))
+        kernels::copy(values.master(b, of), constant(all_.view().flat(of.in_bucket, of.count)));
+    }
+  }
+
+ private:
+  static tensor_view<master const, space> constant(tensor_view<master, space> all) { return all; }
+
+  partition own_;
+  Comm& learner_;
+  bool gathers_;
+  trireme::tensor<master, space> all_;  // of one bucket
+  std::vector<owned_segment<Env>> segments_;
+};
+
+/// Ranks that take each step together.
+template <class Env>
+struct nothing_moved {
+  template <class Comm>
+  nothing_moved(bucket_plan const&, Comm&, bool) noexcept {}
+  [[nodiscard]] static std::int64_t bytes() noexcept { return 0; }
+  template <class Values>
+  void gather(int, Values const&) noexcept {}
+};
+
+}  // namespace trireme::parallel::detail
+
 // ---- trireme/parallel/detail/foreign_parameters.hpp
 namespace trireme::parallel::detail {
 
@@ -35930,7 +38843,7 @@ class value_store {
   /// The master values of a piece that this rank updates.
   [[nodiscard]] master_view master(int bucket, piece const& of) const {
     if constexpr (keeps_master) {
-      return at(bucket).master.view().flat(of.in_bucket - own_.owned(bucket).first, of.count);
+      return own_.in_slice(at(bucket).master.view(), bucket, of);
     } else {
       return kept(bucket, of);
     }
@@ -36351,12 +39264,14 @@ class distributed_parameters {
   using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
   using segment_type = parallel::owned_segment<Env>;
   using hooks = parallel::detail::strategy_calls<strategy_type>;
+  using moved_type = std::conditional_t<takes_local_steps<Strategy>, parallel::detail::moved_slices<Env, Comm>,
+                                        parallel::detail::nothing_moved<Env>>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = values_type::gathers;
   static constexpr bool keeps_master = values_type::keeps_master;
-  /// Whether each rank takes steps on its own, so that values may differ between ranks between steps.
-  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
+  /// Whether learners (a rank, or some together) take steps apart, so that values may differ between them.
+  static constexpr bool replicas_differ = takes_local_steps<Strategy>;
 
   distributed_parameters(distributed_parameters const&) = delete;
   distributed_parameters& operator=(distributed_parameters const&) = delete;
@@ -36367,6 +39282,10 @@ class distributed_parameters {
   /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps on its
   /// own.
   [[nodiscard]] Comm& world() const noexcept { return replicas_; }
+  /// If ranks take steps apart, which learner this one is, or belongs to; else -1.
+  [[nodiscard]] std::int64_t learner() const noexcept { return replicas_differ ? across_.rank() : -1; }
+  /// How many there are; 1 if all ranks take each step together.
+  [[nodiscard]] std::int64_t learners() const noexcept { return replicas_differ ? across_.size() : 1; }
   /// The ranks that vote.
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   /// The state of the strategy between steps.
@@ -36392,7 +39311,7 @@ class distributed_parameters {
   /// The weight of one sample's loss in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
   [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
-    return ranks_apart() / static_cast<double>(total);
+    return share_factor_ / static_cast<double>(total);
   }
   /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
@@ -36411,6 +39330,17 @@ class distributed_parameters {
   [[nodiscard]] std::int64_t settles_after() const noexcept {
     if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
     return 1;
+  }
+
+  /// Collective. A step in which no rank has samples.
+  /// @returns whether it counts, because ranks take steps alone in rounds: then the strategy has acted at its end.
+  bool pass_step() {
+    if constexpr (parallel::averages_alone<Strategy>) {
+      protocol_.expect_between_steps("pass_step()");
+      auto const now = labelled(comm::call_label::values);
+      end_step();
+    }
+    return parallel::averages_alone<Strategy>;
   }
 
   // While a pass goes through units.
@@ -36540,13 +39470,35 @@ class distributed_parameters {
   void visit_values(state_scope scope, F&& f) {
     auto const visit = [&](int b, piece const& of) {
       auto const& info = bucket_plan_.at(of.entry).info;
-      f("value/" + info.name, state_location{info, of.in_entry, replicas_differ}, values_.master(b, of));
+      f("value/" + info.name, state_location{info, of.in_entry, false, 0, learner()}, values_.master(b, of));
     };
-    own_.for_each_range_of(scope, bucket_count(), visit, replicas_differ);
+    own_.for_each_range_of(scope, bucket_count(), visit);
+  }
+  /// The state between steps; see contract/state.hpp.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    visit_values(scope, f);
+    if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
+    if (changes_ == nullptr) return;
+    changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
+                                     tensor_view<gradient_element, space> values) { f(name, at, values); });
   }
   template <class F>
   void visit_numbers(F&& f) {
     if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
+  }
+  /// Resets the state of compressors to that before the first step.
+  void forget_compression() {
+    if (changes_ != nullptr) changes_->forget_state();
+  }
+  /// The memory allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum;
+    values_.count_bytes(sum);
+    if (changes_ != nullptr) sum.buffers += changes_->bytes();
+    sum.buffers += moved_.bytes();
+    if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
+    return sum;
   }
   /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
   void go_on(std::int64_t steps, std::int64_t updates) noexcept {
@@ -36560,9 +39512,14 @@ class distributed_parameters {
   template <class Compressor>
   distributed_parameters(typename memory_type::given all, Comm& replicas, Strategy const& strategy,
                          Compressor const& compressor, std::span<int const> unit_ends, Comm* voters,
-                         std::span<distributed_axis<Comm> const> again, bucket_requirements requirements)
+                         std::span<distributed_axis<Comm> const> again, bucket_requirements requirements,
+                         parallel::learner_ranks<Comm> const& learner)
       : replicas_(replicas),
-        summed_(summed_of(replicas)),
+        alone_(alone(replicas, learner)),
+        summed_(learner.within != nullptr ? *learner.within
+                : alone_ != nullptr       ? *alone_
+                                          : replicas),
+        across_(learner.across != nullptr ? *learner.across : replicas),
         everyone_(voters == nullptr ? replicas : *voters),
         replicas_owner_(comm::label_owner(replicas_, comm::call_label::owner_kind::exchange)),
         everyone_owner_(voters == nullptr || voters == &replicas
@@ -36572,14 +39529,16 @@ class distributed_parameters {
         parameters_(std::move(all)),
         bucket_plan_(parallel::detail::agreed(
             {parameters_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             in_units_ ? unit_ends : std::span<int const>(), of_policies<Compressor>(strategy, requirements)},
+             in_units_ ? unit_ends : std::span<int const>(),
+             of_policies<Compressor>(strategy, requirements, summed_.size())},
             replicas_, everyone_.rank(), strategy, compressor)),
         own_(bucket_plan_, summed_.rank(), sharded),
         values_(own_, parameters_, summed_),
         protocol_(bucket_plan_, use_count(), published_, in_units_),
         owned_(list_owned()),
+        moved_(bucket_plan_, summed_, !sharded),
         changes_(make_changes(compressor)),
-        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_, changes_.get()}) {
+        strategy_(parallel::detail::with_state(strategy), state_of_strategy()) {
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -36599,8 +39558,25 @@ class distributed_parameters {
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
   [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
-  // The number of replicas if each rank takes steps on its own: the whole step is their mean.
-  [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The number of learners: the whole step is their mean.
+  [[nodiscard]] double ranks_apart() const noexcept { return static_cast<double>(learners()); }
+  // Collective if the strategy has begin(): tells it the samples of this rank's learner.
+  void begin_with([[maybe_unused]] std::int64_t own, [[maybe_unused]] std::int64_t of_all) {
+    if constexpr (parallel::averages_alone<Strategy> || hooks::made.begin) {
+      if (replicas_differ && summed_.size() > 1)
+        summed_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+      if constexpr (parallel::averages_alone<Strategy>)
+        share_factor_ = own > 0 ? static_cast<double>(of_all) / static_cast<double>(own) : 0;
+      if constexpr (hooks::made.begin) strategy_.begin(own);
+    }
+  }
+  // The ranks over which a bucket's gradient is summed.
+  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
+    std::int64_t ranks = summed_.size();
+    for (auto const& [also, group] : also_)
+      if (also == bucket) ranks *= group->size();
+    return ranks;
+  }
   // The only place that marks all values derived from parameters as out of date.
   void written() {
     version_ = parallel::detail::new_version();
@@ -36617,7 +39593,10 @@ class distributed_parameters {
   void end_step() {
     ending_ = false;
     if constexpr (hooks::made.end) {
-      if (strategy_.end(steps_)) refresh_parameters();
+      if (strategy_.end(steps_)) {
+        moved_.gather(trained_count(), values_);
+        refresh_parameters();
+      }
     }
     ++steps_;
   }
@@ -36627,7 +39606,9 @@ class distributed_parameters {
   }
 
   Comm& replicas_;
-  std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
+  std::unique_ptr<Comm> alone_;  // this rank, if it is a learner
+  Comm& summed_;                 // gradients are summed over them: replicas, or those of this rank's learner
+  Comm& across_;                 // which have the same place in other learners: replicas without learners
   Comm& everyone_;
   std::uint16_t replicas_owner_, everyone_owner_;  // whose calls of this exchange are, on each of the two
   bool in_units_;                                  // gradients have memory only while a unit uses them
@@ -36640,6 +39621,8 @@ class distributed_parameters {
   bool ending_ = false;                      // settled, and not over yet
   std::int64_t steps_ = 0;                   // steps that are over
   std::int64_t updates_ = 0;                 // updates of the values
+  // What this rank's share of all samples is multiplied by: 1 if gradients are summed.
+  double share_factor_ = ranks_apart();
 
  private:
   // What must follow an update before the next step begins.
@@ -36649,15 +39632,36 @@ class distributed_parameters {
   static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
   static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
 
-  static decltype(auto) summed_of(Comm& replicas) {
-    if constexpr (replicas_differ) return replicas.split(replicas.rank(), 0);
-    if constexpr (!replicas_differ) return (replicas);
+  static std::unique_ptr<Comm> alone([[maybe_unused]] Comm& replicas,
+                                     [[maybe_unused]] parallel::learner_ranks<Comm> const& learner) {
+    if constexpr (replicas_differ) {
+      if (learner.within == nullptr) return std::unique_ptr<Comm>(new Comm(replicas.split(replicas.rank(), 0)));
+    }
+    return nullptr;
+  }
+  // Each rank of a learner moves its slice, whether or not it updates all of them.
+  [[nodiscard]] parallel::owned_state<Env, Comm> state_of_strategy() {
+    if constexpr (replicas_differ && !sharded) {
+      if (summed_.size() > 1) {
+        if constexpr (hooks::made.settle) {
+          throw config_error(
+              "trireme::exchange: this strategy writes gradients in settle(), where each rank of a learner must write "
+              "all of them; use parallel::zero within a learner");
+        }
+        list_segments(moved_.own(), moved_.all(), nullptr);
+        return {across_, moved_.own(), moved_.all(), changes_.get()};
+      }
+    }
+    return {across_, own_, owned_, changes_.get()};
   }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.
   template <class Compressor>
-  static bucket_requirements of_policies([[maybe_unused]] Strategy const& strategy, bucket_requirements requirements) {
+  static bucket_requirements of_policies([[maybe_unused]] Strategy const& strategy, bucket_requirements requirements,
+                                         [[maybe_unused]] int ranks) {
     requirements.copies_apart = !lossless_identity<Compressor>;
     requirements.whole_tensors = requirements.whole_tensors && sharded;
+    if constexpr (parallel::sends_changes<Strategy> && parallel::detail::takes_whole_tensors<Compressor, Env, Comm>)
+      requirements.whole_tensors = requirements.whole_tensors || ranks > 1;  // changes are sent in slices
     if constexpr (requires { strategy.fragments; }) requirements.fragments = strategy.fragments;
     return requirements;
   }
@@ -36666,23 +39670,33 @@ class distributed_parameters {
     if constexpr (!parallel::sends_changes<Strategy>) {
       return nullptr;
     } else if constexpr (lossless_identity<Compressor>) {
-      return std::make_unique<parallel::detail::plain_changes<Env, Comm>>(bucket_plan_, replicas_);
+      return std::make_unique<parallel::detail::plain_changes<Env, Comm>>(moved(), across_);
     } else {
-      return std::make_unique<parallel::detail::coded_changes<Env, Comm, Compressor>>(bucket_plan_, replicas_, how);
+      return std::make_unique<parallel::detail::coded_changes<Env, Comm, Compressor>>(moved(), across_, how);
     }
   }
-  // All but the gradients stays where it is.
-  [[nodiscard]] std::vector<segment_type> list_owned() {
-    std::vector<segment_type> all;
-    own_.for_each_range_of(state_scope::kept, trained_count(), [&](int b, piece const& range) {
+  [[nodiscard]] parallel::partition const& moved() const noexcept {
+    if constexpr (replicas_differ && !sharded) {
+      if (summed_.size() > 1) return moved_.own();
+    }
+    return own_;
+  }
+  void list_segments(parallel::partition const& of, std::vector<segment_type>& all,
+                     std::vector<tensor_view<param_element, space>>* outputs) {
+    of.for_each_range_of(state_scope::kept, trained_count(), [&](int b, piece const& range) {
       auto& it = all.emplace_back();
       it.bucket = b;
       it.range = range;
       it.info = &bucket_plan_.at(range.entry).info;
       it.decays = it.info->decays;
       it.value = values_.master(b, range);
-      values_.add_outputs(b, range, outputs_);
+      if (outputs != nullptr) values_.add_outputs(b, range, *outputs);
     });
+  }
+  // All but the gradients stays where it is.
+  [[nodiscard]] std::vector<segment_type> list_owned() {
+    std::vector<segment_type> all;
+    list_segments(own_, all, &outputs_);
     auto const each = all.empty() ? 0 : outputs_.size() / all.size();  // as many for every segment
     for (std::size_t i = 0; i < all.size(); ++i) all[i].outputs = std::span(outputs_).subspan(i * each, each);
     return all;
@@ -36709,6 +39723,7 @@ class distributed_parameters {
 
  protected:
   std::vector<segment_type> owned_;
+  [[no_unique_address]] moved_type moved_;               // what this rank moves of what its learner updates
   std::unique_ptr<parallel::change_sums<Env>> changes_;  // if the strategy sends changes of parameters
   [[no_unique_address]] strategy_type strategy_;         // last: constructed from the members above
 };
@@ -36727,12 +39742,12 @@ namespace trireme::parallel {
 /// Bytes    8 * (68 + 26) from each rank: less than a kilobyte, so in shared memory it travels with the announcement.
 class vote {
  public:
-  /// Starts the vote of another step.
-  void clear() noexcept {
+  /// Starts the vote of another step, with this wish of the rank.
+  void clear(std::int64_t wish = 0) noexcept {
     squares_ = losses_ = {};
     told_ = {};
     not_finite_ = {};
-    wishes_ = 0;
+    wishes_ = wish;
     norm_known_ = true;
   }
   /// Adds this rank's losses of the step. If several ranks have the same ones, only one adds them.
@@ -36845,10 +39860,9 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
  public:
   using typename base::hooks, typename base::memory_type, typename base::param_element, typename base::parameters_type,
       typename base::placement, typename base::segment_type, typename base::space;
-  /// What encodes gradients: nothing if each rank takes steps on its own, and the compressor encodes changes.
-  using gradient_compressor = std::conditional_t<base::replicas_differ, compression::none, Compressor>;
   using sums_type =
-      parallel::detail::bucket_sums<Env, Comm, placement, gradient_compressor, base::values_type::can_write_peers>;
+      parallel::detail::bucket_sums<Env, Comm, placement, parallel::gradient_compressor_t<Strategy, Compressor>,
+                                    base::values_type::can_write_peers>;
   using gradients_type = typename memory_type::template gradients<sums_type::keeps_buckets>;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = gradients_type::keeps_buckets;
@@ -36863,15 +39877,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
   ///                   too, after the sum over `replicas`.
   /// @param requirements  of the optimizer: bucket_requirements_of(optimizer).
+  /// @param learner    where ranks take steps apart and a learner has several of `replicas`: its groups.
   basic_exchange(typename memory_type::given parameters, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
                  std::type_identity_t<Comm>* voters = nullptr,
                  std::span<distributed_axis<std::type_identity_t<Comm>> const> again = {},
-                 bucket_requirements const& requirements = {})
-      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements),
+                 bucket_requirements const& requirements = {},
+                 parallel::learner_ranks<std::type_identity_t<Comm>> const& learner = {})
+      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements, learner),
         brought_(bucket_plan_, parameters_, summed_.size() == 1),
-        sums_(own_, parameters_.layers(), summed_, for_gradients(compressor), in_units_ && sums_in_a_tree(strategy),
-              again.empty()) {
+        sums_(own_, parameters_.layers(), summed_, parallel::gradient_compressor<Strategy>(compressor),
+              in_units_ && sums_in_a_tree(strategy), again.empty()) {
     parallel::detail::expect_exact_means(bucket_plan_, compressor);
     parameters_type::expect_possible(strategy, !unit_ends.empty());
     if (sums_.in_a_tree())
@@ -36888,7 +39904,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// @param micro_batches  the number that this rank runs.
   void begin(std::int64_t micro_batches = 1) {
     places_.resize(static_cast<std::size_t>(micro_batches));
-    for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
+    std::iota(places_.begin(), places_.end(), 0);
     begin({.micro_batches = micro_batches, .places = places_});
   }
   /// The same if some of this rank's logical micro-batches have no samples, or gradients carry a factor.
@@ -36897,11 +39913,12 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     auto const now = this->labelled();
     if (ending_) this->end_step();  // there was nothing to publish
     if (step.number >= 0) steps_ = step.number;
+    if (step.samples_of_all > 0) this->begin_with(step.samples, step.samples_of_all);
     values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(step.places.size()), step.runs);
     auto const rounds =
         in_units_ ? parallel::detail::agreed_rounds(summed_, step.micro_batches, own, sums_.in_a_tree()) : 1;
-    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, steps_, gradients_type::keeps_buckets);
+    sums_.begin(step, rounds, steps_, gradients_type::keeps_buckets);
     brought_.begin(1.0 / summed_.size());
     reports_left_ = rounds * this->use_count();
     protocol_.begin(in_units_ ? own : std::min<std::int64_t>(own, 1), rounds);
@@ -36912,13 +39929,14 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// begin().
   void weight(double share) {
     protocol_.weight();
-    brought_.weigh(share * this->ranks_apart());
+    brought_.weigh(share * share_factor_);
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
   /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
   /// until finish() has written the sums there.
   void gradient_at(int use, tensor_view<param_element, space> gradient) requires(parameters_type::lent) {
-    parameters_.gradient_at(use, gradient);
+    // (the constraint once more: clang 14 and 15 instantiate for the library also what does not meet it)
+    if constexpr (parameters_type::lent) parameters_.gradient_at(use, gradient);
   }
   /// With parameters in the caller's memory: the gradient of one use in its bucket, so that backward can write there
   /// without a copy: call gradient_at(use, gradient_memory(use)). What is there at ready() counts. The address stays
@@ -36935,7 +39953,13 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
   /// Before backward of one unit adds to its gradients: gives them zeroed memory. No effect if gradients always have
   /// memory.
-  void open(int unit) { open(unit, true); }
+  void open(int unit, bool with_memory = true) {
+    if (!in_units_) return;
+    auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
+    protocol_.open(first, last);
+    auto const now = this->labelled();
+    if (with_memory && first < last) sums_.open_unit(unit);
+  }
   /// Reports that the gradient of one use is final. The exchange of a bucket starts when all of its gradients are
   /// final, and (below stage 2) the buckets before it have started.
   void ready(int use) {
@@ -36981,7 +40005,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     protocol_.may_finish();
     while (in_units_ && reports_left_ > 0) sit_out();
     auto const now = this->labelled();
-    exposed([&](double start) {
+    sums_.exposed([&](double start) {
       brought_.complete([this](int use) { return sums_.open_use(use); });
       bool const may_fuse = !want_norm && !hooks::made.settle;  // settle() reads sums
       if (sums_.finish(start, also_, brought_, may_fuse, vote.squares())) vote.without_norm();
@@ -36991,9 +40015,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
     exchange_result result;
     auto const now = this->labelled(comm::call_label::vote);
-    exposed([&](double) { result = vote.count(everyone_); });
-    // Ranks that take steps on their own: the root mean square.
-    if constexpr (base::replicas_differ) result.norm /= std::sqrt(this->ranks_apart());
+    sums_.exposed([&](double) { result = vote.count(everyone_); });
+    result.norm /= std::sqrt(this->ranks_apart());  // of learners that take steps apart: the root mean square
     return result;
   }
   /// Collective. The third: whether the step is taken, the same on every rank. Without an update the step is over.
@@ -37032,7 +40055,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// period, every finite step must end with it.
   void publish() {
     auto const now = this->labelled(comm::call_label::values);
-    exposed([&](double) { this->publish_values(this->trained_count()); });
+    sums_.exposed([&](double) { this->publish_values(this->trained_count()); });
     if (ending_) this->end_step();
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (the part of it that it updates).
@@ -37040,33 +40063,22 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     return sums_.is_finite(entry, brought_);
   }
 
-  /// The memory allocated for this rank so far.
   [[nodiscard]] exchange_memory memory() const {
-    exchange_memory sum{.gradients = sums_.kept_bytes(), .buffers = sums_.buffer_bytes()};
-    values_.count_bytes(sum);
-    if (changes_ != nullptr) sum.buffers += changes_->bytes();
-    if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
+    auto sum = base::memory();
+    sum.gradients += sums_.kept_bytes();
+    sum.buffers += sums_.buffer_bytes();
     return sum;
   }
-  /// Resets the state of compressors to that before the first step.
   void forget_compression() {
+    base::forget_compression();
     sums_.forget_state();
-    if (changes_ != nullptr) changes_->forget_state();
   }
-  /// The state of the exchange between steps; see contract/state.hpp.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    this->visit_values(scope, f);
+    base::visit_state(scope, f);
     for (int b = 0; b < this->trained_count(); ++b) {
       sums_.visit_state(b, scope, [&](std::string const& name, state_location const& at, auto const& values) {
-        f(name, state_location{at.info, at.first, at.of_rank, at.summands * summing_ranks(b)}, values);
-      });
-    }
-    if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
-    if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
-      changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
-                                       tensor_view<typename Env::gradient, space> values) {
-        f(name, state_location{at.info, at.first, at.of_rank}, values);  // of changes, whose mean is taken
+        f(name, state_location{at.info, at.first, at.of_rank, at.summands * this->summing_ranks(b)}, values);
       });
     }
   }
@@ -37075,47 +40087,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// The step that has begun has no samples on any rank: it ends without an update.
   void without_update() noexcept { samples_missing_ = true; }
   parallel::vote& new_vote(std::int64_t wish) {
-    vote_.clear();
-    vote_.wish(wish);
+    vote_.clear(wish);
     return vote_;
   }
 
  private:
-  using base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
-      base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
-      base::values_;
-  static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,
-                "trireme::exchange: this compressor needs each gradient once a step, "
-                "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
+  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_, base::owned_,
+      base::parameters_, base::protocol_, base::share_factor_, base::steps_, base::strategy_, base::summed_,
+      base::updates_, base::values_;
 
-  static gradient_compressor for_gradients([[maybe_unused]] Compressor const& given) {
-    if constexpr (base::replicas_differ) return {};
-    if constexpr (!base::replicas_differ) return given;
-  }
   void take(int use, bool last) {
     brought_.take(use, last, [this](int each) { return sums_.open_use(each); });
-  }
-  void open(int unit, bool with_memory) {
-    if (!in_units_) return;
-    auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
-    protocol_.open(first, last);
-    auto const now = this->labelled();
-    if (with_memory && first < last) sums_.open_unit(unit);
-  }
-  // The ranks over which a bucket's gradient is summed.
-  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
-    std::int64_t ranks = summed_.size();
-    for (auto const& [also, group] : also_) {
-      if (also == bucket) ranks *= group->size();
-    }
-    return ranks;
-  }
-  // Counts the seconds in which nothing else happens.
-  template <class F>
-  void exposed(F&& f) {
-    auto const start = sums_.now();
-    f(start);
-    sums_.times().exposed += sums_.now() - start;
   }
 
   gradients_type brought_;  // this rank's gradients
@@ -37741,2246 +40723,6 @@ void expect_patterns([[maybe_unused]] Comm& world, [[maybe_unused]] Description 
 // ---- trireme/train/checkpoint.hpp
 #include <set>
 
-// ---- trireme/core/detail/sha256_blocks.hpp
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
-namespace trireme::detail {
-
-using sha256_state = std::array<std::uint32_t, 8>;
-
-inline constexpr sha256_state sha256_start{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-
-alignas(16) inline constexpr std::array<std::uint32_t, 64> sha256_constants{
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-/// The compression function over `count` blocks of 64 bytes, on any machine.
-inline void sha256_blocks_plain(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
-  for (; count > 0; --count, data += 64) {
-    std::array<std::uint32_t, 64> w;
-    for (std::size_t i = 0; i < 16; ++i) {
-      std::uint32_t word = 0;
-      for (std::size_t b = 0; b < 4; ++b) word = word << 8 | static_cast<std::uint32_t>(data[4 * i + b]);
-      w[i] = word;
-    }
-    for (std::size_t i = 16; i < 64; ++i) {
-      auto const s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-      auto const s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-      w[i] = w[i - 16] + s0 + w[i - 7] + s1;
-    }
-    auto [a, b, c, d, e, f, g, h] = state;
-    for (std::size_t i = 0; i < 64; ++i) {
-      auto const s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-      auto const t1 = h + s1 + ((e & f) ^ (~e & g)) + sha256_constants[i] + w[i];
-      auto const s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-      auto const t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-    }
-    sha256_state const add{a, b, c, d, e, f, g, h};
-    for (std::size_t i = 0; i < 8; ++i) state[i] += add[i];
-  }
-}
-
-#if defined(__x86_64__)
-
-// Compiler builtins and vector types instead of <immintrin.h>: that header costs half a second of compile time.
-using sha256_words = int __attribute__((vector_size(16)));
-
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load(void const* from) noexcept {
-  sha256_words words;
-  std::memcpy(&words, from, sizeof words);
-  return words;
-}
-
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load_swapped(
-    std::byte const* from) noexcept {
-  char __attribute__((vector_size(16))) bytes;
-  std::memcpy(&bytes, from, sizeof bytes);
-  return reinterpret_cast<sha256_words>(
-      __builtin_shufflevector(bytes, bytes, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
-}
-
-/// Wrapping addition: lanes of the builtins' signed type would overflow.
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_add(sha256_words a,
-                                                                                    sha256_words b) noexcept {
-  using wrapping = unsigned __attribute__((vector_size(16)));
-  return reinterpret_cast<sha256_words>(reinterpret_cast<wrapping>(a) + reinterpret_cast<wrapping>(b));
-}
-
-/// Four rounds.
-__attribute__((target("sha,sse4.1"), always_inline)) inline void sha256_rounds(sha256_words& abef, sha256_words& cdgh,
-                                                                               sha256_words message,
-                                                                               std::uint32_t const* k) noexcept {
-  auto const keyed = sha256_add(message, sha256_load(k));
-  cdgh = __builtin_ia32_sha256rnds2(cdgh, abef, keyed);
-  abef = __builtin_ia32_sha256rnds2(abef, cdgh, __builtin_shufflevector(keyed, keyed, 2, 3, 0, 1));
-}
-
-/// The four message words that replace m0, from all sixteen before.
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_schedule(sha256_words m0,
-                                                                                         sha256_words m1,
-                                                                                         sha256_words m2,
-                                                                                         sha256_words m3) noexcept {
-  auto const sum = sha256_add(__builtin_ia32_sha256msg1(m0, m1), __builtin_shufflevector(m2, m3, 1, 2, 3, 4));
-  return __builtin_ia32_sha256msg2(sum, m3);
-}
-
-/// The same with the SHA instructions.
-__attribute__((target("sha,sse4.1"))) inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data,
-                                                                         std::size_t count) noexcept {
-  auto const abcd = sha256_load(state.data());
-  auto const efgh = sha256_load(state.data() + 4);
-  auto abef = __builtin_shufflevector(abcd, efgh, 5, 4, 1, 0);
-  auto cdgh = __builtin_shufflevector(abcd, efgh, 7, 6, 3, 2);
-  for (; count > 0; --count, data += 64) {
-    auto const abef_before = abef;
-    auto const cdgh_before = cdgh;
-    auto m0 = sha256_load_swapped(data);
-    auto m1 = sha256_load_swapped(data + 16);
-    auto m2 = sha256_load_swapped(data + 32);
-    auto m3 = sha256_load_swapped(data + 48);
-    auto const* k = sha256_constants.data();
-    for (int sixteen = 0; sixteen < 3; ++sixteen, k += 16) {
-      sha256_rounds(abef, cdgh, m0, k);
-      m0 = sha256_schedule(m0, m1, m2, m3);
-      sha256_rounds(abef, cdgh, m1, k + 4);
-      m1 = sha256_schedule(m1, m2, m3, m0);
-      sha256_rounds(abef, cdgh, m2, k + 8);
-      m2 = sha256_schedule(m2, m3, m0, m1);
-      sha256_rounds(abef, cdgh, m3, k + 12);
-      m3 = sha256_schedule(m3, m0, m1, m2);
-    }
-    sha256_rounds(abef, cdgh, m0, k);
-    sha256_rounds(abef, cdgh, m1, k + 4);
-    sha256_rounds(abef, cdgh, m2, k + 8);
-    sha256_rounds(abef, cdgh, m3, k + 12);
-    abef = sha256_add(abef, abef_before);
-    cdgh = sha256_add(cdgh, cdgh_before);
-  }
-  auto const first = __builtin_shufflevector(abef, cdgh, 3, 2, 7, 6);
-  auto const second = __builtin_shufflevector(abef, cdgh, 1, 0, 5, 4);
-  std::memcpy(state.data(), &first, 16);
-  std::memcpy(state.data() + 4, &second, 16);
-}
-
-/// Whether this machine has the SHA instructions. (`__builtin_cpu_supports` of GCC 12 does not know "sha".)
-inline bool sha256_has_hardware() noexcept {
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
-  bool const vectors = (c & (1U << 9)) != 0 && (c & (1U << 19)) != 0;  // SSSE3 and SSE4.1
-  return vectors && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & (1U << 29)) != 0;
-}
-
-#else
-
-inline bool sha256_has_hardware() noexcept { return false; }
-inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
-  sha256_blocks_plain(state, data, count);
-}
-
-#endif
-
-/// Uses the SHA instructions if this machine has them.
-inline void sha256_blocks(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
-  static bool const hardware = sha256_has_hardware();
-  hardware ? sha256_blocks_hardware(state, data, count) : sha256_blocks_plain(state, data, count);
-}
-
-}  // namespace trireme::detail
-
-// ---- trireme/core/sha256.hpp (goes on)
-namespace trireme {
-
-/// SHA-256 of bytes that arrive piece by piece.
-///
-/// Why: a checkpoint contains the digest of each of its files, so that changed, truncated or exchanged files are
-/// detected before they are loaded. Uses the SHA instructions of the processor if it has them. Method: [FIPS 180-4].
-///
-/// Threads  one owner.
-class sha256 {
- public:
-  using digest = std::array<std::byte, 32>;
-
-  sha256& update(std::span<std::byte const> bytes) noexcept {
-    if (bytes.empty()) return *this;
-    total_ += bytes.size();
-    if (filled_ > 0) {
-      auto const take = std::min(bytes.size(), block_.size() - filled_);
-      std::memcpy(block_.data() + filled_, bytes.data(), take);
-      filled_ += take;
-      bytes = bytes.subspan(take);
-      if (filled_ < block_.size()) return *this;
-      detail::sha256_blocks(state_, block_.data(), 1);
-      filled_ = 0;
-    }
-    auto const blocks = bytes.size() / block_.size();
-    if (blocks > 0) detail::sha256_blocks(state_, bytes.data(), blocks);
-    bytes = bytes.subspan(blocks * block_.size());
-    if (!bytes.empty()) std::memcpy(block_.data(), bytes.data(), bytes.size());
-    filled_ = bytes.size();
-    return *this;
-  }
-  sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
-
-  /// The digest of everything so far; more may follow.
-  [[nodiscard]] digest finish() const noexcept {
-    auto state = state_;
-    std::array<std::byte, 128> tail{};
-    std::memcpy(tail.data(), block_.data(), filled_);
-    tail[filled_] = std::byte{0x80};
-    std::size_t const blocks = filled_ < 56 ? 1 : 2;
-    auto const bits = total_ * 8;
-    for (std::size_t i = 0; i < 8; ++i) tail[blocks * 64 - 1 - i] = static_cast<std::byte>(bits >> (8 * i) & 0xff);
-    detail::sha256_blocks(state, tail.data(), blocks);
-    digest out;
-    for (std::size_t i = 0; i < 32; ++i) out[i] = static_cast<std::byte>(state[i / 4] >> (24 - 8 * (i % 4)) & 0xff);
-    return out;
-  }
-
-  /// The same as 64 hexadecimal digits.
-  [[nodiscard]] std::string hexadecimal() const {
-    std::string out;
-    for (auto const byte : finish()) {
-      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) >> 4];
-      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) & 15];
-    }
-    return out;
-  }
-
- private:
-  detail::sha256_state state_ = detail::sha256_start;
-  std::array<std::byte, 64> block_{};
-  std::size_t filled_ = 0;
-  std::uint64_t total_ = 0;
-};
-
-}  // namespace trireme
-
-// ---- trireme/formats/file_system.hpp
-#include <dirent.h>
-#include <sys/syscall.h>
-#include <sys/types.h>
-
-namespace trireme::formats {
-
-/// The file operations that this room uses, each as in POSIX: -1 and errno on failure. A path is relative to the
-/// directory `at`: an open descriptor, or AT_FDCWD.
-///
-/// Why a class: tests derive one that fails or stops at operation n, for every n. It must outlive its users.
-///
-/// Threads  stateless; any number of callers.
-class file_system {
- public:
-  file_system() = default;
-  file_system(file_system const&) = delete;
-  file_system& operator=(file_system const&) = delete;
-  virtual ~file_system() = default;
-
-  virtual int open(int at, char const* path, int flags, ::mode_t mode) { return ::openat(at, path, flags, mode); }
-  virtual int close(int descriptor) { return ::close(descriptor); }
-  virtual int status(int descriptor, struct ::stat& out) { return ::fstat(descriptor, &out); }
-  virtual ::ssize_t read(int descriptor, void* to, std::size_t bytes, ::off_t at) {
-    return ::pread(descriptor, to, bytes, at);
-  }
-  virtual ::ssize_t write(int descriptor, void const* from, std::size_t bytes) {
-    return ::write(descriptor, from, bytes);
-  }
-  virtual int truncate(int descriptor, ::off_t bytes) { return ::ftruncate(descriptor, bytes); }
-  virtual int synchronise(int descriptor) { return ::fsync(descriptor); }
-  virtual int rename(int at, char const* from, char const* to) { return ::renameat(at, from, at, to); }
-  /// The same from one open directory into another.
-  virtual int move(int from, char const* name, int to, char const* there) { return ::renameat(from, name, to, there); }
-  /// Exchanges two names in one step. Many file systems cannot (NFS, FUSE, ZFS).
-  virtual int exchange(int at, char const* one, char const* other) {
-#ifdef SYS_renameat2  // by its number: musl had no function for it
-    constexpr unsigned change_places = 2;
-    return static_cast<int>(::syscall(SYS_renameat2, at, one, at, other, change_places));
-#else
-    static_cast<void>(at), static_cast<void>(one), static_cast<void>(other);
-    errno = ENOSYS;
-    return -1;
-#endif
-  }
-  virtual int unlink(int at, char const* path) { return ::unlinkat(at, path, 0); }
-  virtual int make_directory(int at, char const* path, ::mode_t mode) { return ::mkdirat(at, path, mode); }
-  virtual int remove_directory(int at, char const* path) { return ::unlinkat(at, path, AT_REMOVEDIR); }
-  /// Adds the names in an open directory, in any order, including "." and "..".
-  virtual int list(int descriptor, std::vector<std::string>& names) {
-    auto const own =
-        ::openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // a new descriptor has its own position
-    if (own < 0) return -1;
-    auto* const open = ::fdopendir(own);
-    if (open == nullptr) {
-      ::close(own);
-      return -1;
-    }
-    errno = 0;
-    while (auto const* const entry = ::readdir(open)) names.emplace_back(entry->d_name);
-    auto const problem = errno;
-    ::closedir(open);
-    errno = problem;
-    return problem == 0 ? 0 : -1;
-  }
-};
-
-/// The operations of the operating system.
-[[nodiscard]] inline file_system& real_files() noexcept {
-  static file_system files;
-  return files;
-}
-
-namespace detail {
-
-/// "cannot write: no space left on device"
-[[nodiscard]] inline io_error io_failure(std::string const& path, std::string_view action, int number) {
-  auto reason = std::generic_category().message(number);
-  if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z' && reason[1] >= 'a') reason[0] += 'a' - 'A';
-  return {path, text("cannot ", action, ": ", reason), number};
-}
-
-/// Repeats a POSIX operation while signals interrupt it, and throws if it failed.
-template <class Call>
-auto checked(std::string const& path, std::string_view action, Call&& call) {
-  for (;;) {
-    auto const result = call();
-    if (result >= 0) return result;
-    if (errno != EINTR) throw io_failure(path, action, errno);
-  }
-}
-
-}  // namespace detail
-
-/// The directory part of a path: "a/b" -> "a", "b" -> ".", "/b" -> "/".
-[[nodiscard]] inline std::string directory_of(std::string_view path) {
-  auto const slash = path.rfind('/');
-  if (slash == std::string_view::npos) return ".";
-  return std::string(path.substr(0, slash == 0 ? 1 : slash));
-}
-/// The last component of a path: "a/b" -> "b".
-[[nodiscard]] inline std::string name_of(std::string_view path) {
-  return std::string(path.substr(path.rfind('/') + 1));
-}
-
-/// Renames a file or directory; a file with the new name is replaced.
-inline void rename(std::string const& from, std::string const& to, file_system& files = real_files()) {
-  detail::checked(from, text("rename to ", to), [&] { return files.rename(AT_FDCWD, from.c_str(), to.c_str()); });
-}
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/directory.hpp (goes on)
-namespace trireme::formats {
-
-/// An open directory. Names are looked up in it; a name that is a symbolic link is not followed.
-///
-/// Why: writing, renaming and removing through it stay in this directory and in those opened with below(), whatever
-/// links are in them, and even if the directory itself is moved in the meantime.
-///
-/// Threads  any number of callers; copies share one descriptor. The file_system must outlive them all.
-/// Errors   io_error that names the path; config_error for an invalid name: "", ".", "..", or one with a slash.
-class directory {
- public:
-  /// Whether the last component of a path may be a symbolic link. Links before it are always followed.
-  enum class links { followed, refused };
-
-  /// Opens a directory.
-  explicit directory(std::string path, file_system& files = real_files(), links last = links::followed)
-      : directory(AT_FDCWD, path.c_str(), path, files, last == links::refused ? O_NOFOLLOW : 0) {}
-
-  /// Opens the directory of that name in this one.
-  [[nodiscard]] directory below(std::string const& name) const;
-
-  [[nodiscard]] std::string const& path() const noexcept { return path_; }
-  [[nodiscard]] std::string path_of(std::string const& name) const;
-  [[nodiscard]] file_system& files() const noexcept { return open_->files; }
-  [[nodiscard]] int descriptor() const noexcept { return open_->descriptor; }
-
-  /// The names in it, sorted, without "." and "..".
-  [[nodiscard]] std::vector<std::string> names() const;
-  [[nodiscard]] bool has(std::string const& name) const;
-
-  /// Creates a directory in it, unless the name exists already, and opens it.
-  [[nodiscard]] directory make(std::string const& name) const;
-  /// Renames a file, directory or link; a file or an empty directory with the new name is replaced.
-  void rename(std::string const& from, std::string const& to) const;
-  /// Moves a file into another directory; a file with the same name there is replaced.
-  void move(std::string const& name, directory const& to) const;
-  /// Exchanges two names in one step. @returns false if this file system has no such operation; then nothing has
-  /// changed.
-  [[nodiscard]] bool exchange(std::string const& one, std::string const& other) const;
-  /// Removes a directory and the files in it, or a file, or a link (never its target). Subdirectories, and what cannot
-  /// be removed, stay. @returns whether the name no longer exists.
-  bool remove(std::string const& name) const;
-  /// Returns when the names in it (files created, renamed, removed) have been written to the device.
-  void synchronise() const;
-
- private:
-  static constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-
-  struct handle {
-    file_system& files;
-    int descriptor = -1;
-    handle(file_system& through, int opened) : files(through), descriptor(opened) {}
-    handle(handle const&) = delete;
-    handle& operator=(handle const&) = delete;
-    ~handle() { files.close(descriptor); }
-  };
-
-  directory(int at, char const* name, std::string path, file_system& files, int follow);
-  void expect_name(std::string_view name) const;
-
-  std::string path_;
-  std::shared_ptr<handle const> open_;
-};
-
-/// Creates a directory and its parents, if they do not exist.
-void make_directories(std::string const& path, file_system& files = real_files());
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/directory.ipp
-namespace trireme::formats {
-
-TRIREME_BODY directory directory::below(std::string const& name) const {
-  expect_name(name);
-  return {descriptor(), name.c_str(), path_of(name), files(), O_NOFOLLOW};
-}
-
-TRIREME_BODY std::string directory::path_of(std::string const& name) const {
-  if (path_ == ".") return name;
-  return path_ + (path_.ends_with('/') ? "" : "/") + name;
-}
-
-TRIREME_BODY std::vector<std::string> directory::names() const {
-  std::vector<std::string> all;
-  detail::checked(path_, "list the directory", [&] { return files().list(descriptor(), all); });
-  std::erase_if(all, [](std::string const& name) { return name == "." || name == ".."; });
-  std::sort(all.begin(), all.end());
-  return all;
-}
-
-TRIREME_BODY bool directory::has(std::string const& name) const {
-  auto const all = names();
-  return std::binary_search(all.begin(), all.end(), name);
-}
-TRIREME_BODY directory directory::make(std::string const& name) const {
-  expect_name(name);
-  if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
-    throw detail::io_failure(path_of(name), "make the directory", errno);
-  }
-  return below(name);
-}
-
-TRIREME_BODY void directory::rename(std::string const& from, std::string const& to) const {
-  expect_name(from), expect_name(to);
-  detail::checked(path_of(from), text("rename to ", path_of(to)),
-                  [&] { return files().rename(descriptor(), from.c_str(), to.c_str()); });
-}
-
-TRIREME_BODY void directory::move(std::string const& name, directory const& to) const {
-  expect_name(name);
-  detail::checked(path_of(name), text("move to ", to.path_of(name)),
-                  [&] { return files().move(descriptor(), name.c_str(), to.descriptor(), name.c_str()); });
-}
-
-TRIREME_BODY bool directory::exchange(std::string const& one, std::string const& other) const {
-  expect_name(one), expect_name(other);
-  if (files().exchange(descriptor(), one.c_str(), other.c_str()) == 0) return true;
-  // The errors by which file systems, overlays, old kernels and system call filters report that they lack the
-  // operation.
-  auto const why = errno;
-  if (why == EINVAL || why == ENOSYS || why == EOPNOTSUPP || why == EXDEV || why == EPERM) return false;
-  throw detail::io_failure(path_of(one), text("exchange names with ", path_of(other)), why);
-}
-
-TRIREME_BODY bool directory::remove(std::string const& name) const {
-  expect_name(name);
-  auto const inner = files().open(descriptor(), name.c_str(), flags | O_NOFOLLOW, 0);
-  if (inner < 0) {
-    if (errno == ENOENT) return true;
-    return (errno == ENOTDIR || errno == ELOOP) && files().unlink(descriptor(), name.c_str()) == 0;
-  }
-  std::vector<std::string> all;
-  files().list(inner, all);
-  for (auto const& each : all) {
-    if (each != "." && each != "..") files().unlink(inner, each.c_str());
-  }
-  files().close(inner);
-  return files().remove_directory(descriptor(), name.c_str()) == 0;
-}
-
-TRIREME_BODY void directory::synchronise() const {
-  auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
-  // Some file systems have nothing to synchronise for a directory, and return an error.
-  bool const nothing = failed == EINVAL || failed == ENOSYS || failed == EOPNOTSUPP || failed == EBADF;
-  if (failed != 0 && !nothing) throw detail::io_failure(path_, "synchronise the directory", failed);
-}
-
-TRIREME_BODY directory::directory(int at, char const* name, std::string path, file_system& files, int follow)
-    : path_(std::move(path)) {
-  int opened = -1;
-  do opened = files.open(at, name, flags | follow, 0);
-  while (opened < 0 && errno == EINTR);
-  if (opened < 0 && follow != 0 && (errno == ENOTDIR || errno == ELOOP)) {
-    throw io_error(path_, "is not a directory (a symbolic link to one is not followed here)", errno);
-  }
-  if (opened < 0) throw detail::io_failure(path_, "open the directory", errno);
-  open_ = std::make_shared<handle const>(files, opened);
-}
-
-TRIREME_BODY void directory::expect_name(std::string_view name) const {
-  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos) {
-    throw config_error(text("trireme::formats::directory: \"", name, "\" is not a name in ", path_));
-  }
-}
-
-TRIREME_BODY void make_directories(std::string const& path, file_system& files) {
-  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    auto const prefix = path.substr(0, slash);
-    if (files.make_directory(AT_FDCWD, prefix.c_str(), 0777) != 0 && errno != EEXIST) {
-      throw detail::io_failure(prefix, "make the directory", errno);
-    }
-    if (slash == std::string::npos) return;
-  }
-}
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/file.hpp
-namespace trireme::formats {
-
-/// An open file.
-///
-/// Threads  one owner; read() may be called from several threads at once.
-/// Errors   all functions throw io_error(path, reason), with the system's reason in words. The destructor closes the
-///          file and reports no error, so call synchronise() or close() after writing.
-class file {
- public:
-  enum class access {
-    read,    ///< an existing file
-    create,  ///< a new file, written from its beginning; an existing file (or link) of that name is removed
-    extend,  ///< a new or existing file, read and written at its end
-  };
-
-  file(std::string path, access how, file_system& files = real_files()) : path_(std::move(path)), files_(&files) {
-    open(AT_FDCWD, path_.c_str(), how, 0);
-  }
-  /// A file in a directory. If the name is a symbolic link, it is not followed.
-  file(directory const& in, std::string const& name, access how);
-  file(file&& other) noexcept
-      : path_(std::move(other.path_)), files_(other.files_), descriptor_(std::exchange(other.descriptor_, -1)) {}
-  file& operator=(file&& other) noexcept {
-    std::swap(path_, other.path_);
-    std::swap(files_, other.files_);
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~file() {
-    if (descriptor_ >= 0) files_->close(descriptor_);
-  }
-
-  [[nodiscard]] std::string const& path() const noexcept { return path_; }
-  [[nodiscard]] file_system& files() const noexcept { return *files_; }
-
-  /// The length in bytes. Throws for a directory, a pipe or a device, which have none.
-  [[nodiscard]] std::uint64_t size() const;
-
-  /// Fills `to` with the bytes from `offset` on. Throws if the file ends before that.
-  void read(std::uint64_t offset, std::span<std::byte> to) const;
-
-  /// Appends all of `from` to what was written before.
-  void write(std::span<std::byte const> from);
-  void write(std::string_view characters) { write(std::as_bytes(std::span(characters))); }
-
-  /// Truncates the file to `bytes`.
-  void truncate(std::uint64_t bytes);
-  /// Returns when the content has been written to the device.
-  void synchronise();
-  void close();
-
- private:
-  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the kernel writes less than 2 GiB per call
-
-  void open(int at, char const* name, access how, int follow);
-
-  std::string path_;
-  file_system* files_;
-  int descriptor_ = -1;
-};
-
-inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
-
-/// The whole content of a file. Throws io_error if it has more than `most` bytes, before allocating memory for them.
-[[nodiscard]] std::vector<std::byte> read_file(std::string const& path, std::uint64_t most = most_bytes_at_once,
-                                               file_system& files = real_files());
-/// The same as text.
-[[nodiscard]] std::string read_text(std::string const& path, std::uint64_t most = most_bytes_at_once,
-                                    file_system& files = real_files());
-[[nodiscard]] std::string read_text(directory const& in, std::string const& name,
-                                    std::uint64_t most = most_bytes_at_once);
-
-/// A file that appears under its name only when it is complete.
-///
-/// Written under a temporary name in the same directory. publish() writes the content to the device, renames, and
-/// writes the new name to the device, in this order: after a crash or power loss either the old or the new file is
-/// there, whole. If it is destroyed before publish(), it removes the temporary file. A symbolic link with the
-/// temporary's name, or the file's, is replaced; its target does not change.
-///
-/// Threads  one owner. Two processes must not write the same path at once.
-class atomic_file {
- public:
-  explicit atomic_file(std::string const& path, file_system& files = real_files());
-  atomic_file(directory in, std::string name);
-  atomic_file(atomic_file&& other) noexcept
-      : in_(other.in_),
-        name_(std::move(other.name_)),
-        content_(std::move(other.content_)),
-        pending_(std::exchange(other.pending_, false)) {}
-  ~atomic_file();
-
-  void write(std::span<std::byte const> bytes) { content_.write(bytes); }
-
-  /// Makes the file visible. After a failure before the rename the old file is untouched.
-  void publish();
-  /// The same in two parts, for files that are replaced together (file_set): complete() writes the content to the
-  /// device and closes it, appear() renames it. The caller must then synchronise the directory.
-  void complete();
-  void appear();
-  [[nodiscard]] directory const& in() const noexcept { return in_; }
-  [[nodiscard]] std::string const& name() const noexcept { return name_; }
-  /// The same without waiting for the device: after a crash of the machine neither file may be whole. For files that
-  /// are written often and can be lost.
-  void publish_unsynchronised();
-
- private:
-  [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
-
-  directory in_;
-  std::string name_;
-  file content_;
-  bool pending_ = true;
-};
-
-/// Files that replace earlier ones together: all are written in full, under temporary names, before the first of them
-/// is renamed, so that a full disk leaves every earlier file unchanged.
-///
-/// Between the first and the last rename a reader may see some new files beside some old ones, and a crash of the
-/// machine may leave them so: file systems cannot rename several files at once.
-///
-/// Bytes    the disk holds the earlier files and the new ones at the same time.
-/// Threads  one owner.
-/// Errors   io_error. Destroyed before appear(), it removes the temporary files.
-class file_set {
- public:
-  /// Adds a file whose content is written, and flushes it to the device.
-  void add(atomic_file content);
-  /// Adds a file, unless a file with that name and content exists.
-  void add(directory const& in, std::string const& name, std::string_view content);
-
-  /// Renames the files, in the order in which they were added, and flushes the names to the device.
-  void appear();
-
- private:
-  std::vector<atomic_file> files_;
-};
-
-/// Replaces the content of a file, as atomic_file does.
-void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files = real_files());
-void atomic_write(std::string const& path, std::string_view characters, file_system& files = real_files());
-void atomic_write(directory const& in, std::string const& name, std::string_view characters);
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/file.ipp
-namespace trireme::formats {
-
-namespace detail {
-
-TRIREME_BODY std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
-  auto const size = from.size();
-  if (size > most)
-    throw io_error(from.path(), text("has ", how_many(size, "byte"), ", more than the ", most, " expected"));
-  std::vector<std::byte> out(static_cast<std::size_t>(size));
-  from.read(0, out);
-  return out;
-}
-TRIREME_BODY std::string text_of(std::vector<std::byte> const& bytes) {
-  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
-}
-
-}  // namespace detail
-
-TRIREME_BODY std::uint64_t file::size() const {
-  struct ::stat status {};
-  detail::checked(path_, "ask for the size", [&] { return files_->status(descriptor_, status); });
-  if (!S_ISREG(status.st_mode)) throw io_error(path_, "is not a regular file");
-  return static_cast<std::uint64_t>(status.st_size);
-}
-
-TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) const {
-  while (!to.empty()) {
-    auto const count = std::min(to.size(), most_at_once);
-    auto const got = static_cast<std::size_t>(detail::checked(
-        path_, "read", [&] { return files_->read(descriptor_, to.data(), count, static_cast<::off_t>(offset)); }));
-    if (got == 0) throw io_error(path_, text("cannot read: the file ends at byte ", offset));
-    offset += got;
-    to = to.subspan(got);
-  }
-}
-
-TRIREME_BODY void file::write(std::span<std::byte const> from) {
-  while (!from.empty()) {
-    auto const count = std::min(from.size(), most_at_once);
-    auto const put = static_cast<std::size_t>(
-        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), count); }));
-    if (put == 0) throw io_error(path_, "cannot write: the device accepts no more bytes");
-    from = from.subspan(put);
-  }
-}
-
-TRIREME_BODY void file::truncate(std::uint64_t bytes) {
-  detail::checked(path_, "truncate", [&] { return files_->truncate(descriptor_, static_cast<::off_t>(bytes)); });
-}
-
-TRIREME_BODY void file::synchronise() {
-  detail::checked(path_, "synchronise", [&] { return files_->synchronise(descriptor_); });
-}
-
-TRIREME_BODY void file::close() {
-  // Not repeated after a signal: the descriptor is closed by then, and its number may be in use again.
-  auto const descriptor = std::exchange(descriptor_, -1);
-  if (descriptor >= 0 && files_->close(descriptor) < 0 && errno != EINTR) {
-    throw detail::io_failure(path_, "close", errno);
-  }
-}
-
-TRIREME_BODY void file::open(int at, char const* name, access how, int follow) {
-  bool const reads = how == access::read;
-  bool const creates = how == access::create;
-  // Non-blocking: opening a pipe would wait for a writer.
-  int const flags = (reads     ? O_RDONLY | O_NONBLOCK
-                     : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
-                               : O_RDWR | O_CREAT | O_APPEND) |
-                    O_CLOEXEC | follow;
-  bool removed = false;
-  while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
-    if (errno == EEXIST && creates && !std::exchange(removed, true)) {
-      detail::checked(path_, "remove the existing file", [&] { return files_->unlink(at, name); });
-    } else if (errno == ELOOP && follow != 0) {
-      throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
-    } else if (errno != EINTR) {
-      throw detail::io_failure(path_, reads ? "open" : "open for writing", errno);
-    }
-  }
-}
-
-TRIREME_BODY file::file(directory const& in, std::string const& name, access how)
-    : path_(in.path_of(name)), files_(&in.files()) {
-  if (name.find('/') != name.npos)
-    throw config_error(text("trireme::formats::file: \"", name, "\" is not a file name"));
-  open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
-}
-
-TRIREME_BODY std::vector<std::byte> read_file(std::string const& path, std::uint64_t most, file_system& files) {
-  return detail::content_of(file(path, file::access::read, files), most);
-}
-
-TRIREME_BODY std::string read_text(std::string const& path, std::uint64_t most, file_system& files) {
-  return detail::text_of(read_file(path, most, files));
-}
-
-TRIREME_BODY std::string read_text(directory const& in, std::string const& name, std::uint64_t most) {
-  return detail::text_of(detail::content_of(file(in, name, file::access::read), most));
-}
-
-TRIREME_BODY atomic_file::~atomic_file() {
-  if (!pending_) return;
-  // An error here cannot be reported; a later attempt removes the same temporary file.
-  in_.files().unlink(in_.descriptor(), temporary().c_str());
-}
-
-TRIREME_BODY void atomic_file::complete() {
-  content_.synchronise();
-  content_.close();
-}
-
-TRIREME_BODY void atomic_file::appear() {
-  in_.rename(temporary(), name_);
-  pending_ = false;
-}
-
-TRIREME_BODY void atomic_file::publish() {
-  complete();
-  appear();
-  in_.synchronise();
-}
-
-TRIREME_BODY void atomic_file::publish_unsynchronised() {
-  content_.close();
-  appear();
-}
-
-TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)
-    : atomic_file(directory(directory_of(path), files), name_of(path)) {}
-
-TRIREME_BODY atomic_file::atomic_file(directory in, std::string name)
-    : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
-
-TRIREME_BODY void file_set::add(atomic_file content) {
-  // A rename cannot replace a directory, and would fail when other files have already been replaced.
-  auto const& in = content.in();
-  auto const there = in.files().open(in.descriptor(), content.name().c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-  if (there >= 0) {
-    in.files().close(there);
-    throw io_error(in.path_of(content.name()), "is a directory, but a file must be written there");
-  }
-  content.complete();
-  files_.push_back(std::move(content));
-}
-
-TRIREME_BODY void file_set::add(directory const& in, std::string const& name, std::string_view content) {
-  try {
-    if (read_text(in.path_of(name), content.size(), in.files()) == content) return;  // also through a link
-  } catch (io_error const&) {  // it does not exist, or cannot be read
-  }
-  atomic_file to(in, name);
-  to.write(std::as_bytes(std::span(content)));
-  add(std::move(to));
-}
-
-TRIREME_BODY void file_set::appear() {
-  for (auto& each : files_) each.appear();
-  for (std::size_t i = 0; i < files_.size(); ++i) {
-    bool const first = std::none_of(files_.begin(), files_.begin() + static_cast<std::ptrdiff_t>(i), [&](auto& before) {
-      return before.in().descriptor() == files_[i].in().descriptor();
-    });
-    if (first) files_[i].in().synchronise();
-  }
-  files_.clear();
-}
-
-TRIREME_BODY void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files) {
-  atomic_file to(path, files);
-  to.write(bytes);
-  to.publish();
-}
-
-TRIREME_BODY void atomic_write(std::string const& path, std::string_view characters, file_system& files) {
-  atomic_write(path, std::as_bytes(std::span(characters)), files);
-}
-
-TRIREME_BODY void atomic_write(directory const& in, std::string const& name, std::string_view characters) {
-  atomic_file to(in, name);
-  to.write(std::as_bytes(std::span(characters)));
-  to.publish();
-}
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/json.hpp
-namespace trireme::formats::json {
-
-class value;
-
-/// Limits on a text for parse().
-struct limits {
-  std::size_t depth = 32;  ///< nested arrays and objects
-  std::size_t values = std::size_t{1} << 20;
-  std::size_t string_bytes = std::size_t{1} << 24;
-};
-
-/// A named value of an object. (A template because a value contains members, and a member a value.)
-template <class Value>
-struct basic_member {
-  std::string key;
-  Value content;
-  friend bool operator==(basic_member const&, basic_member const&) = default;
-};
-using member = basic_member<value>;
-
-using array = std::vector<value>;
-using object = std::vector<member>;  ///< in the order of the text
-
-/// A JSON value, which parse() returns and to_string() prints.
-///
-/// Integers stay integers (int64, or uint64 above that range) and are not converted to double; an object keeps its
-/// order. A value from a file stores its position there, so that an error can report it: the accessors throw
-/// format_error with path and byte.
-///
-/// Threads  as a std::vector.
-class value {
- public:
-  value() = default;
-  value(std::nullptr_t) {}              // NOLINT(google-explicit-constructor)
-  template <std::same_as<bool> Truth>   // a pointer does not convert to bool
-  value(Truth truth) : data_(truth) {}  // NOLINT(google-explicit-constructor)
-  template <std::signed_integral Integer>
-  value(Integer number) : data_(std::int64_t{number}) {}  // NOLINT(google-explicit-constructor)
-  template <std::unsigned_integral Integer>
-  requires(!std::same_as<Integer, bool>) value(Integer number) {  // NOLINT(google-explicit-constructor)
-    if (std::uint64_t{number} > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      data_ = std::uint64_t{number};
-    } else {
-      data_ = static_cast<std::int64_t>(number);
-    }
-  }
-  template <std::floating_point Float>
-  value(Float number) : data_(static_cast<double>(number)) {}  // NOLINT(google-explicit-constructor)
-  value(std::string text) : data_(std::move(text)) {}          // NOLINT(google-explicit-constructor)
-  value(std::string_view text) : data_(std::string(text)) {}   // NOLINT(google-explicit-constructor)
-  value(char const* text) : data_(std::string(text)) {}        // NOLINT(google-explicit-constructor)
-  value(json::array elements) : data_(std::move(elements)) {}  // NOLINT(google-explicit-constructor)
-  value(json::object members);                                 // NOLINT(google-explicit-constructor)
-
-  /// Makes an object from members: `json::value::make({{"step", 7}, {"loss", 0.5}})`.
-  static value make(std::initializer_list<member> members);
-
-  [[nodiscard]] bool is_null() const noexcept { return holds<std::monostate>(); }
-  [[nodiscard]] bool is_bool() const noexcept { return holds<bool>(); }
-  [[nodiscard]] bool is_integer() const noexcept { return holds<std::int64_t>() || holds<std::uint64_t>(); }
-  [[nodiscard]] bool is_negative() const noexcept {
-    auto const* number = std::get_if<std::int64_t>(&data_);
-    return number != nullptr && *number < 0;
-  }
-  [[nodiscard]] bool is_number() const noexcept { return is_integer() || holds<double>(); }
-  [[nodiscard]] bool is_string() const noexcept { return holds<std::string>(); }
-  [[nodiscard]] bool is_array() const noexcept { return holds<json::array>(); }
-  [[nodiscard]] bool is_object() const noexcept { return holds<json::object>(); }
-
-  // Each throws format_error if the value is something else.
-  [[nodiscard]] bool as_bool() const { return get<bool>("true or false"); }
-  [[nodiscard]] std::int64_t as_int64() const { return get<std::int64_t>("an integer of 64 bits"); }
-  [[nodiscard]] std::uint64_t as_uint64() const {
-    if (auto const* small = std::get_if<std::int64_t>(&data_); small != nullptr && *small >= 0) {
-      return static_cast<std::uint64_t>(*small);
-    }
-    return get<std::uint64_t>("an integer that is not negative");
-  }
-  [[nodiscard]] double as_double() const {
-    if (auto const* number = std::get_if<std::int64_t>(&data_)) return static_cast<double>(*number);
-    if (auto const* number = std::get_if<std::uint64_t>(&data_)) return static_cast<double>(*number);
-    return get<double>("a number");
-  }
-  [[nodiscard]] std::string const& as_string() const { return get<std::string>("a string"); }
-  [[nodiscard]] json::array const& as_array() const { return get<json::array>("an array"); }
-  [[nodiscard]] json::object const& as_object() const { return get<json::object>("an object"); }
-
-  /// The member of that name, or nullptr; linear in the number of members.
-  [[nodiscard]] value const* find(std::string_view key) const;
-  /// The member of that name; throws format_error if there is none.
-  [[nodiscard]] value const& at(std::string_view key) const;
-  /// Adds or replaces a member of an object (null becomes an empty object first).
-  value& set(std::string key, value to);
-  /// Appends an element to an array (null becomes an empty array first).
-  value& push_back(value element);
-
-  /// The position of the value in its file, in bytes; 0 for a value made in the program.
-  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
-  /// Throws format_error at this value's position: for checks of the caller.
-  [[noreturn]] void fail(std::string_view reason) const {
-    throw format_error(source_ == nullptr ? "trireme::formats::json" : *source_, offset_, reason);
-  }
-  /// Stores the value's position.
-  void locate(std::shared_ptr<std::string const> source, std::uint64_t offset) noexcept {
-    source_ = std::move(source);
-    offset_ = offset;
-  }
-
-  /// Equal content; positions do not count.
-  friend bool operator==(value const& a, value const& b);
-
- private:
-  template <class T>
-  [[nodiscard]] bool holds() const noexcept {
-    return std::holds_alternative<T>(data_);
-  }
-  template <class T>
-  [[nodiscard]] T const& get(std::string_view wanted) const {
-    if (auto const* content = std::get_if<T>(&data_)) return *content;
-    fail(text("expected ", wanted));
-  }
-
-  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, json::array, json::object> data_;
-  std::shared_ptr<std::string const> source_;
-  std::uint64_t offset_ = 0;
-};
-
-/// Reads a JSON text (RFC 8259).
-///
-/// Strict: UTF-8 in shortest form, no duplicate members, no trailing comma, nothing after the value. An integer of more
-/// than 64 bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes per value,
-/// and each value takes at least two bytes of text.
-///
-/// Errors   throws format_error(path, byte, reason).
-///
-/// @param path  the name of the text in errors.
-[[nodiscard]] value parse(std::string_view text, std::string_view path, limits const& most = {});
-
-/// The text of a value, which parse() reads as an equal value.
-///
-/// Numerics doubles in their shortest exact form, with a decimal point so that they stay doubles; a double that is not
-///          finite becomes null, because JSON cannot represent it.
-/// Errors   throws config_error if nested more than 32 deep. Strings are written without conversion and should be
-///          UTF-8.
-///
-/// @param indent  spaces per level, or -1 for one line without spaces.
-[[nodiscard]] std::string to_string(value const& content, int indent = -1);
-
-}  // namespace trireme::formats::json
-
-// ---- trireme/formats/detail/json_print.hpp
-namespace trireme::formats::json::detail {
-
-/// A string in quotes, with only the necessary escapes.
-inline void print_string(std::string& out, std::string_view content) {
-  out += '"';
-  for (char const c : content) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += "\\u00";
-          out += "0123456789abcdef"[c >> 4 & 15];
-          out += "0123456789abcdef"[c & 15];
-        } else {
-          out += c;
-        }
-    }
-  }
-  out += '"';
-}
-
-/// The shortest text that reads back as the same double, and not as an integer.
-inline void print_double(std::string& out, double number) {
-  if (!std::isfinite(number)) {
-    out += "null";
-    return;
-  }
-  char digits[32];
-  std::string_view const shortest(digits,
-                                  static_cast<std::size_t>(std::to_chars(digits, digits + 32, number).ptr - digits));
-  out += shortest;
-  if (shortest.find_first_of(".e") == std::string_view::npos) out += ".0";
-}
-
-}  // namespace trireme::formats::json::detail
-
-// ---- trireme/formats/detail/json_scanner.hpp
-namespace trireme::formats::detail {
-
-/// Reads the tokens of a JSON text one by one, without storing them, and throws format_error with the byte of the
-/// error. `base` is the position of the text in its file.
-class json_scanner {
- public:
-  json_scanner(std::string_view text, std::string_view path, std::uint64_t base = 0)
-      : text_(text), path_(path), base_(base) {}
-
-  [[noreturn]] void fail(std::size_t at, std::string_view reason) const {
-    throw format_error(std::string(path_), base_ + at, reason);
-  }
-  [[nodiscard]] std::size_t position() const noexcept { return at_; }
-  [[nodiscard]] bool at_end() const noexcept { return at_ == text_.size(); }
-
-  void skip_space() noexcept {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t'))
-      ++at_;
-  }
-  /// The next character that is not white space, or NUL at the end; does not consume it.
-  [[nodiscard]] char peek() noexcept {
-    skip_space();
-    return at_end() ? '\0' : text_[at_];
-  }
-  [[nodiscard]] bool accept(char wanted) noexcept {
-    if (at_end() || peek() != wanted || at_end()) return false;
-    ++at_;
-    return true;
-  }
-  void expect(char wanted) {
-    if (!accept(wanted)) fail(at_, text("expected '", wanted, "'", at_end() ? ", found the end" : ""));
-  }
-  void expect_end() {
-    skip_space();
-    if (!at_end()) fail(at_, "there are characters after the JSON text");
-  }
-  void literal(std::string_view word) {
-    if (text_.substr(at_, word.size()) != word) fail(at_, "expected a value");
-    at_ += word.size();
-  }
-
-  /// Reads a string, without quotes and escapes, of at most `most` bytes.
-  [[nodiscard]] std::string string(std::size_t most) {
-    expect('"');
-    auto const start = at_;
-    std::string out;
-    for (;;) {
-      auto const run = at_;
-      while (at_ < text_.size() && plain(text_[at_])) ++at_;
-      out.append(text_, run, at_ - run);
-      if (at_end()) fail(at_, "a string without a closing quote");
-      auto const c = static_cast<unsigned char>(text_[at_]);
-      if (c == '"') break;
-      if (c < 0x20) fail(at_, "a control character inside a string");
-      c == '\\' ? escape(out) : utf8(out);
-      if (out.size() > most) break;
-    }
-    if (out.size() > most) fail(start, text("a string of more than ", most, " bytes"));
-    ++at_;
-    return out;
-  }
-
-  /// Reads an integer without sign, fraction or exponent.
-  [[nodiscard]] std::uint64_t unsigned_integer() {
-    skip_space();
-    auto const start = at_;
-    auto const digits = number();
-    if (digits.find_first_not_of("0123456789") != std::string_view::npos) {
-      fail(start, "expected an integer without sign, fraction or exponent");
-    }
-    std::uint64_t out = 0;
-    if (std::from_chars(digits.data(), digits.data() + digits.size(), out).ec != std::errc{}) {
-      fail(start, "an integer that does not fit into 64 bits");
-    }
-    return out;
-  }
-
-  /// The characters of a number, checked against the grammar.
-  [[nodiscard]] std::string_view number() {
-    skip_space();
-    auto const start = at_;
-    if (at_ < text_.size() && text_[at_] == '-') ++at_;
-    if (at_ < text_.size() && text_[at_] == '0') {
-      ++at_;
-      if (at_ < text_.size() && digit(text_[at_])) fail(start, "a number with a leading zero");
-    } else {
-      digits(start);
-    }
-    if (at_ < text_.size() && text_[at_] == '.') {
-      ++at_;
-      digits(start);
-    }
-    if (at_ < text_.size() && (text_[at_] == 'e' || text_[at_] == 'E')) {
-      ++at_;
-      if (at_ < text_.size() && (text_[at_] == '+' || text_[at_] == '-')) ++at_;
-      digits(start);
-    }
-    return text_.substr(start, at_ - start);
-  }
-
- private:
-  static bool digit(char c) noexcept { return c >= '0' && c <= '9'; }
-  static bool plain(char c) noexcept {
-    return static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x80 && c != '"' && c != '\\';
-  }
-  void digits(std::size_t start) {
-    auto const first = at_;
-    while (at_ < text_.size() && digit(text_[at_])) ++at_;
-    if (at_ == first) fail(start, "expected a value");
-  }
-
-  [[nodiscard]] std::uint32_t hexadecimal_escape(std::size_t start) {
-    std::uint32_t code = 0;
-    if (text_.size() - at_ < 4) fail(start, "an escape is cut short");
-    auto const result = std::from_chars(text_.data() + at_, text_.data() + at_ + 4, code, 16);
-    if (result.ec != std::errc{} || result.ptr != text_.data() + at_ + 4) fail(start, "\\u without four digits");
-    at_ += 4;
-    return code;
-  }
-  void escape(std::string& out) {
-    auto const start = at_;
-    if (text_.size() - at_ < 2) fail(start, "an escape is cut short");
-    char const kind = text_[at_ + 1];
-    at_ += 2;
-    constexpr std::string_view names = "\"\\/bfnrt";
-    constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
-    if (auto const known = names.find(kind); known != std::string_view::npos) {
-      out += meanings[known];
-      return;
-    }
-    if (kind != 'u') fail(start, "an unknown escape");
-    auto code = hexadecimal_escape(start);
-    if (code >= 0xd800 && code < 0xdc00) {
-      if (text_.substr(at_, 2) != "\\u") fail(start, "half a surrogate pair");
-      at_ += 2;
-      auto const low = hexadecimal_escape(start);
-      if (low < 0xdc00 || low > 0xdfff) fail(start, "half a surrogate pair");
-      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-    } else if (code >= 0xdc00 && code <= 0xdfff) {
-      fail(start, "half a surrogate pair");
-    }
-    append_utf8(out, code);
-  }
-  static void append_utf8(std::string& out, std::uint32_t code) {
-    auto const tail = [&](int shift) { out += static_cast<char>(0x80 | (code >> shift & 0x3f)); };
-    if (code < 0x80) {
-      out += static_cast<char>(code);
-    } else if (code < 0x800) {
-      out += static_cast<char>(0xc0 | code >> 6);
-      tail(0);
-    } else if (code < 0x10000) {
-      out += static_cast<char>(0xe0 | code >> 12);
-      tail(6), tail(0);
-    } else {
-      out += static_cast<char>(0xf0 | code >> 18);
-      tail(12), tail(6), tail(0);
-    }
-  }
-  /// One character of two to four bytes: shortest form only, no surrogates, at most U+10FFFF.
-  void utf8(std::string& out) {
-    auto const start = at_;
-    auto const lead = static_cast<unsigned char>(text_[at_]);
-    std::size_t const length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4 || text_.size() - at_ < length) fail(start, "not UTF-8");
-    for (std::size_t i = 1; i < length; ++i) {
-      auto const next = static_cast<unsigned char>(text_[at_ + i]);
-      auto const low = i > 1 ? 0x80 : lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-      auto const high = i > 1 ? 0xbf : lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-      if (next < low || next > high) fail(start, "not UTF-8");
-    }
-    out.append(text_, at_, length);
-    at_ += length;
-  }
-
-  std::string_view text_;
-  std::string_view path_;
-  std::uint64_t base_;
-  std::size_t at_ = 0;
-};
-
-}  // namespace trireme::formats::detail
-
-// ---- trireme/formats/json.ipp (goes on)
-namespace trireme::formats::json {
-
-namespace detail {
-
-using trireme::formats::detail::json_scanner;
-
-/// Fails at the second of two members with the same name.
-TRIREME_BODY void refuse_duplicates(json_scanner const& scan, object const& members) {
-  std::vector<member const*> sorted;
-  for (auto const& each : members) sorted.push_back(&each);
-  std::stable_sort(sorted.begin(), sorted.end(), [](auto const* a, auto const* b) { return a->key < b->key; });
-  auto const twice =
-      std::adjacent_find(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->key == b->key; });
-  if (twice == sorted.end()) return;
-  scan.fail(twice[1]->content.offset(), text("a second member named \"", twice[1]->key.substr(0, 80), "\""));
-}
-
-/// Builds the tree with an explicit stack, so that no input can overflow the thread's stack.
-class tree_builder {
- public:
-  tree_builder(std::string_view text, std::string_view path, limits const& most)
-      : scan_(text, path), source_(std::make_shared<std::string const>(path)), most_(most) {}
-
-  [[nodiscard]] value build() {
-    value root;
-    read(root);
-    while (!open_.empty()) step();
-    scan_.expect_end();
-    return root;
-  }
-
- private:
-  /// A container whose end has not been read. It is moved to its parent only then, so a growing parent does not move
-  /// open children.
-  struct level {
-    value* target;
-    bool is_object;
-    array elements;
-    object members;
-  };
-
-  /// Reads a value, or its opening bracket.
-  void read(value& into) {
-    char const first = scan_.peek();
-    auto const start = scan_.position();
-    if (++count_ > most_.values) scan_.fail(start, text("more than ", how_many(most_.values, "value")));
-    switch (first) {
-      case '{':
-      case '[':
-        if (open_.size() == most_.depth) scan_.fail(start, text("nested more than ", most_.depth, " deep"));
-        scan_.expect(first);
-        open_.push_back({&into, first == '{', {}, {}});
-        fresh_ = true;
-        break;
-      case '"':
-        into = scan_.string(most_.string_bytes);
-        break;
-      case 't':
-        scan_.literal("true"), into = true;
-        break;
-      case 'f':
-        scan_.literal("false"), into = false;
-        break;
-      case 'n':
-        scan_.literal("null"), into = nullptr;
-        break;
-      default:
-        into = number(start);
-        break;
-    }
-    into.locate(source_, start);
-  }
-
-  /// Reads one more element of the innermost container, or its end.
-  void step() {
-    auto& top = open_.back();
-    bool const first = std::exchange(fresh_, false);
-    if (scan_.accept(top.is_object ? '}' : ']')) return close();
-    if (!first) scan_.expect(',');
-    if (top.is_object) {
-      top.members.push_back({scan_.string(most_.string_bytes), {}});
-      scan_.expect(':');
-      read(top.members.back().content);
-    } else {
-      read(top.elements.emplace_back());
-    }
-  }
-
-  void close() {
-    auto top = std::move(open_.back());
-    open_.pop_back();
-    auto const start = top.target->offset();
-    if (top.is_object) {
-      refuse_duplicates(scan_, top.members);
-      *top.target = std::move(top.members);
-    } else {
-      *top.target = std::move(top.elements);
-    }
-    top.target->locate(source_, start);
-  }
-
-  [[nodiscard]] value number(std::size_t start) {
-    auto const digits = scan_.number();
-    auto const* const first = digits.data();
-    auto const* const last = first + digits.size();
-    if (digits.find_first_of(".eE") == std::string_view::npos && digits != "-0") {
-      std::int64_t small = 0;
-      if (std::from_chars(first, last, small).ec == std::errc{}) return small;
-      std::uint64_t large = 0;
-      if (std::from_chars(first, last, large).ec == std::errc{}) return large;
-    }
-    double real = 0;
-    if (std::from_chars(first, last, real).ec != std::errc{}) scan_.fail(start, "a number outside the range of double");
-    return real;
-  }
-
-  json_scanner scan_;
-  std::shared_ptr<std::string const> source_;
-  limits most_;
-  std::vector<level> open_;
-  std::size_t count_ = 0;
-  bool fresh_ = false;
-};
-
-class printer {
- public:
-  printer(std::string& out, int indent) : out_(out), indent_(indent) {}
-
-  void print(value const& content, std::size_t depth) {
-    if (depth > limits{}.depth) throw config_error("trireme::formats::json: a value nested more than 32 deep");
-    if (content.is_object()) return print_all(content.as_object(), '{', '}', depth);
-    if (content.is_array()) return print_all(content.as_array(), '[', ']', depth);
-    if (content.is_string()) return print_string(out_, content.as_string());
-    if (content.is_null()) return out_.append("null"), void();
-    if (content.is_bool()) return out_.append(content.as_bool() ? "true" : "false"), void();
-    if (!content.is_integer()) return print_double(out_, content.as_double());
-    out_ += content.is_negative() ? text(content.as_int64()) : text(content.as_uint64());
-  }
-
- private:
-  template <class Items>
-  void print_all(Items const& items, char open, char close, std::size_t depth) {
-    out_ += open;
-    bool first = true;
-    for (auto const& item : items) {
-      if (!first) out_ += ',';
-      first = false;
-      line(depth + 1);
-      print_item(item, depth + 1);
-    }
-    if (!items.empty()) line(depth);
-    out_ += close;
-  }
-  void print_item(value const& item, std::size_t depth) { print(item, depth); }
-  void print_item(member const& item, std::size_t depth) {
-    print_string(out_, item.key);
-    out_ += indent_ < 0 ? ":" : ": ";
-    print(item.content, depth);
-  }
-  void line(std::size_t depth) {
-    if (indent_ < 0) return;
-    out_ += '\n';
-    out_.append(depth * static_cast<std::size_t>(indent_), ' ');
-  }
-
-  std::string& out_;
-  int indent_;
-};
-
-}  // namespace detail
-
-TRIREME_BODY value::value(json::object members) : data_(std::move(members)) {}
-TRIREME_BODY value value::make(std::initializer_list<member> members) { return json::object(members); }
-TRIREME_BODY value const* value::find(std::string_view key) const {
-  auto const& members = as_object();
-  auto const found = std::find_if(members.begin(), members.end(), [&](member const& m) { return m.key == key; });
-  return found == members.end() ? nullptr : &found->content;
-}
-TRIREME_BODY value const& value::at(std::string_view key) const {
-  auto const* found = find(key);
-  if (found == nullptr) fail(text("the object has no \"", key, "\""));
-  return *found;
-}
-TRIREME_BODY value& value::set(std::string key, value to) {
-  if (is_null()) data_ = json::object{};
-  if (auto const* old = find(key))
-    return const_cast<value&>(*old) = std::move(to);  // `found` belongs to this object, which is not const
-  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
-}
-TRIREME_BODY value& value::push_back(value element) {
-  if (is_null()) data_ = json::array{};
-  static_cast<void>(as_array());
-  return std::get<json::array>(data_).emplace_back(std::move(element));
-}
-TRIREME_BODY bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
-
-TRIREME_BODY value parse(std::string_view text, std::string_view path, limits const& most) {
-  return detail::tree_builder(text, path, most).build();
-}
-
-TRIREME_BODY std::string to_string(value const& content, int indent) {
-  std::string out;
-  detail::printer(out, indent).print(content, 0);
-  return out;
-}
-
-}  // namespace trireme::formats::json
-
-// ---- trireme/formats/model_files.hpp
-namespace trireme::formats {
-
-/// A complete file that belongs to a model.
-struct model_file {
-  std::string name;  ///< in the model's directory; chat templates may be in a subdirectory
-  std::string content;
-  friend bool operator==(model_file const&, model_file const&) = default;
-};
-
-/// The files of a model's directory that belong to the model, besides config.json and the weights: generation settings,
-/// the tokenizer's files, and Python sources that config.json may name. Licences and READMEs are not among them.
-inline constexpr std::string_view model_file_names =
-    "generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
-    "vocab.txt merges.txt *.model *.tiktoken chat_template.jinja chat_template.json configuration_*.py modeling_*.py "
-    "tokenization_*.py";
-/// The tokenizer's files among them.
-inline constexpr std::string_view tokenizer_file_names =
-    "tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt merges.txt "
-    "*.model *.tiktoken chat_template.* additional_chat_templates/* tokenization_*.py";
-
-/// Reads config.json and these files of a directory, sorted by name.
-///
-/// Bytes    the sum of the files; mostly the tokenizer's, some MB.
-/// Errors   io_error if one cannot be read or has more than 256 MiB.
-[[nodiscard]] std::vector<model_file> read_model_files(std::string const& directory, file_system& files = real_files());
-
-/// The file of that name, or nullptr.
-[[nodiscard]] inline model_file const* find(std::vector<model_file> const& in, std::string_view name) noexcept {
-  for (auto const& each : in) {
-    if (each.name == name) return &each;
-  }
-  return nullptr;
-}
-
-/// Adds a file of a model to the files that will be written, unless a file with this content exists.
-void add_model_file(file_set& to, directory const& in, model_file const& what);
-
-/// Creates a directory if it does not exist, and checks that files can be created in it. Call it before a training, so
-/// that the error does not come after it.
-///
-/// Errors   io_error with the reason: a file has that name, say, or the directory is not writable.
-void expect_writable(std::string const& directory, file_system& files = real_files());
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/safetensors.hpp
-namespace trireme::formats::safetensors {
-
-/// An element type with its name in the format, "F32" for example. The format has more types than trireme computes
-/// with.
-class stored_type {
- public:
-  constexpr stored_type() = default;
-  constexpr stored_type(dtype type)  // NOLINT(google-explicit-constructor)
-      : name_(name_of(type)), bits_(static_cast<int>(size_of(type)) * 8) {}
-  /// The type of that name, if the format has it.
-  [[nodiscard]] static std::optional<stored_type> named(std::string_view name) noexcept;
-
-  [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
-  [[nodiscard]] constexpr int bits() const noexcept { return bits_; }
-  friend constexpr bool operator==(stored_type a, stored_type b) noexcept { return a.name_ == b.name_; }
-
- private:
-  constexpr stored_type(std::string_view name, int bits) noexcept : name_(name), bits_(bits) {}
-  std::string_view name_ = "U8";
-  int bits_ = 8;
-};
-
-/// A tensor of a file. The caller of a writer sets name, type and shape; the writer computes `begin` and `bytes`.
-/// `begin` counts from the start of the file's data.
-struct entry {
-  std::string name;
-  stored_type type;
-  shape extents;
-  std::uint64_t begin = 0;
-  std::uint64_t bytes = 0;
-  friend bool operator==(entry const&, entry const&) = default;
-};
-
-using metadata = std::vector<std::pair<std::string, std::string>>;
-
-/// The parsed header of a file.
-struct header {
-  std::vector<entry> entries;     ///< in the order of their data
-  safetensors::metadata notes;    ///< `__metadata__`, in the order of the text
-  std::uint64_t data_offset = 0;  ///< the position of the data in the file
-};
-
-// Limits that are stricter than the format's.
-inline constexpr std::uint64_t most_header_bytes = 100'000'000;
-inline constexpr std::size_t most_tensors = 1'000'000;
-inline constexpr std::size_t most_name_bytes = 4096;
-
-/// The length of the whole header (8 + n), from the first eight bytes. Throws format_error if the file is too short for
-/// it.
-[[nodiscard]] std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
-                                         std::string const& path);
-
-/// Parses and checks a header; accesses only its arguments, so that it can be fuzzed.
-///
-/// Checks: a header of at most 100 MB that is within the file; strict JSON of the fixed schema, no duplicate names; at
-/// most a million tensors, rank at most 6, names of at most 4096 bytes; sizes that match type and shape, computed
-/// without overflow; data without overlap or gaps, up to the exact end of the file.
-/// It is stricter than the reference reader only in the limits on tensors, rank and names, in refusing unknown members
-/// of a tensor, and in refusing duplicate keys in `__metadata__`.
-///
-/// Errors   throws format_error(path, byte, reason).
-///
-/// @param start  the first header_bytes() bytes of the file, or more.
-[[nodiscard]] header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path);
-
-/// Reads tensors, or parts of them, from a file in the format of Hugging Face.
-///
-/// Only the requested bytes are read (with pread and not a memory map: a file that is truncated meanwhile gives an
-/// error and not a signal).
-///
-/// Threads  read() may be called from several threads at once.
-/// Errors   format_error if the file is invalid (see parse_header), io_error if it cannot be read, config_error for a
-///          tensor or range that it does not have.
-class reader {
- public:
-  explicit reader(std::string path, file_system& files = real_files());
-  reader(directory const& in, std::string const& name);
-
-  [[nodiscard]] std::string const& path() const noexcept { return file_.path(); }
-  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return header_.entries; }
-  [[nodiscard]] safetensors::metadata const& metadata() const noexcept { return header_.notes; }
-  /// The value of a `__metadata__` key, or nullptr.
-  [[nodiscard]] std::string const* note(std::string_view key) const noexcept;
-  /// The tensor of that name, or nullptr.
-  [[nodiscard]] entry const* find(std::string_view name) const noexcept;
-  [[nodiscard]] entry const& at(std::string_view name) const;
-
-  /// Fills `to` with the bytes of a tensor from element `first` on.
-  void read(std::string_view name, std::uint64_t first, std::span<std::byte> to) const { read(at(name), first, to); }
-  void read(entry const& from, std::uint64_t first, std::span<std::byte> to) const;
-
-  /// The same with a check of the type: T must be the stored type.
-  template <element T>
-  void read(std::string_view name, std::uint64_t first, std::span<T> to) const requires(!std::is_same_v<T, std::byte>) {
-    require_type(at(name), dtype_of<T>);
-    read(at(name), first, std::as_writable_bytes(to));
-  }
-
- private:
-  explicit reader(file from);
-  void require_type(entry const& which, dtype wanted) const;
-
-  file file_;
-  header header_;
-  std::vector<std::uint32_t> by_name_;  // indices of entries, sorted by name
-  std::vector<std::uint32_t> by_key_;   // of notes, sorted by key
-};
-
-/// Options of a writer.
-struct writer_options {
-  sha256* digest = nullptr;      ///< updated with every byte of the file
-  file_system* files = nullptr;  ///< used with a path; a directory has its own
-};
-
-/// Writes a file: the tensors are declared first, then their bytes follow in the same order, in pieces of any size.
-///
-/// finish() gives the file its name when it is complete and on the device (atomic_file); a writer that is destroyed
-/// earlier leaves no file. Tensors are stored in the declared order, without gaps: declare those of wide types first,
-/// so that every tensor is aligned. The data begins at a multiple of 8.
-///
-/// Errors   io_error; config_error for entries that the reader would refuse, for more bytes than declared, and for
-///          finish() before all bytes are written.
-class writer {
- public:
-  writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes = {},
-         writer_options options = {});
-  writer(directory const& in, std::string const& name, std::vector<entry> entries, safetensors::metadata notes = {},
-         writer_options options = {});
-
-  /// With begin and bytes set.
-  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
-  /// The length of the finished file.
-  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
-  void write(std::span<std::byte const> bytes);
-  void finish();
-  /// Completes the file without renaming it, for files that are replaced together. The writer cannot be used
-  /// afterwards.
-  [[nodiscard]] atomic_file content();
-
- private:
-  void expect_all() const;
-  void put(std::span<std::byte const> bytes);
-
-  std::string path_;
-  std::vector<entry> entries_;
-  writer_options options_;
-  std::uint64_t left_;  // bytes of data still to be written
-  std::string header_;
-  std::uint64_t file_bytes_;
-  atomic_file file_;
-};
-
-}  // namespace trireme::formats::safetensors
-
-// ---- trireme/formats/detail/safetensors_header.inl
-namespace trireme::formats::safetensors {
-
-TRIREME_BODY std::optional<stored_type> stored_type::named(std::string_view name) noexcept {
-  static constexpr std::array known{
-      stored_type("BOOL", 8),        stored_type("U8", 8),      stored_type("I8", 8),
-      stored_type("U16", 16),        stored_type("I16", 16),    stored_type("U32", 32),
-      stored_type("I32", 32),        stored_type("U64", 64),    stored_type("I64", 64),
-      stored_type("F16", 16),        stored_type("BF16", 16),   stored_type("F32", 32),
-      stored_type("F64", 64),        stored_type("C64", 64),    stored_type("F8_E5M2", 8),
-      stored_type("F8_E4M3", 8),     stored_type("F8_E8M0", 8), stored_type("F8_E5M2FNUZ", 8),
-      stored_type("F8_E4M3FNUZ", 8), stored_type("F6_E2M3", 6), stored_type("F6_E3M2", 6),
-      stored_type("F4", 4)};
-  for (auto const type : known) {
-    if (type.name() == name) return type;
-  }
-  return std::nullopt;
-}
-
-namespace detail {
-
-using trireme::formats::detail::json_scanner;
-
-/// The bytes of a tensor; empty if the number does not fit into 64 bits or is not a whole number of bytes.
-TRIREME_BODY std::optional<std::uint64_t> tensor_bytes(stored_type type,
-                                                       std::span<std::int64_t const> extents) noexcept {
-  std::uint64_t bits = static_cast<std::uint64_t>(type.bits());
-  for (auto const extent : extents) {
-    if (extent < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(extent), &bits)) return std::nullopt;
-  }
-  if (bits % 8 != 0) return std::nullopt;
-  return bits / 8;
-}
-
-/// Finds two entries with the same name; nullptr if there are none.
-TRIREME_BODY entry const* duplicate(std::vector<entry> const& entries, std::vector<std::uint32_t>& by_name) {
-  by_name.resize(entries.size());
-  for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = static_cast<std::uint32_t>(i);
-  std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return entries[a].name < entries[b].name; });
-  auto const twice = std::adjacent_find(by_name.begin(), by_name.end(),
-                                        [&](auto a, auto b) { return entries[a].name == entries[b].name; });
-  return twice == by_name.end() ? nullptr : &entries[twice[1]];
-}
-
-/// Parses the JSON of a header. The schema is fixed, so no tree is built and nothing is nested.
-class header_parser {
- public:
-  header_parser(std::string_view json, std::string const& path) : scan_(json, path, 8) {}
-
-  [[nodiscard]] header parse() {
-    for_each_member([&](std::string name, std::size_t at) {
-      if (name == "__metadata__") {
-        read_metadata(at);
-      } else {
-        read_entry(std::move(name), at);
-      }
-    });
-    scan_.expect_end();
-    if (auto const* twice = duplicate(out_.entries, by_name_)) {
-      scan_.fail(0, text("two tensors are named \"", twice->name.substr(0, 80), "\""));
-    }
-    return std::move(out_);
-  }
-
- private:
-  /// Calls body(name, position of the name) at the value of each member of the object that comes next.
-  template <class Body>
-  void for_each_member(Body&& body) {
-    scan_.expect('{');
-    if (scan_.accept('}')) return;
-    do {
-      static_cast<void>(scan_.peek());
-      auto const at = scan_.position();
-      auto name = scan_.string(most_name_bytes);
-      scan_.expect(':');
-      body(std::move(name), at);
-    } while (scan_.accept(','));
-    scan_.expect('}');
-  }
-
-  void read_metadata(std::size_t at) {
-    if (std::exchange(has_metadata_, true)) scan_.fail(at, "a second __metadata__");
-    for_each_member([&](std::string name, std::size_t) {
-      // A value is limited only by the size of the header: it is free text.
-      out_.notes.emplace_back(std::move(name), scan_.string(most_header_bytes));
-    });
-    std::vector<std::string_view> names;
-    for (auto const& note : out_.notes) names.push_back(note.first);
-    std::sort(names.begin(), names.end());
-    if (std::adjacent_find(names.begin(), names.end()) != names.end()) scan_.fail(at, "two metadata keys are equal");
-  }
-
-  void read_entry(std::string name, std::size_t at) {
-    if (out_.entries.size() == most_tensors) scan_.fail(at, text("more than ", most_tensors, " tensors"));
-    entry tensor{std::move(name), {}, {}, 0, 0};
-    std::uint64_t end = 0;
-    std::array<bool, 3> seen{};
-    for_each_member([&](std::string const& key, std::size_t key_at) {
-      auto const which = key == "dtype" ? 0U : key == "shape" ? 1U : key == "data_offsets" ? 2U : 3U;
-      if (which == 3) scan_.fail(key_at, text("a tensor has no member \"", key.substr(0, 80), "\""));
-      if (std::exchange(seen[which], true)) scan_.fail(key_at, text("a second member \"", key, "\""));
-      if (which == 0) tensor.type = read_type();
-      if (which == 1) tensor.extents = read_shape();
-      if (which == 2) end = read_offsets(tensor);
-    });
-    for (std::size_t i = 0; i < 3; ++i) {
-      constexpr std::array<std::string_view, 3> names{"dtype", "shape", "data_offsets"};
-      if (!seen[i]) scan_.fail(at, text("a tensor without \"", names[i], "\""));
-    }
-    if (end < tensor.begin) scan_.fail(at, "data_offsets end before they begin");
-    auto const bytes = tensor_bytes(tensor.type, tensor.extents.extents());
-    if (!bytes) scan_.fail(at, "dtype times shape is too large, or not whole bytes");
-    if (end - tensor.begin != *bytes) {
-      scan_.fail(at,
-                 text("data_offsets span ", how_many(end - tensor.begin, "byte"), ", dtype and shape need ", *bytes));
-    }
-    tensor.bytes = *bytes;
-    out_.entries.push_back(std::move(tensor));
-  }
-
-  [[nodiscard]] stored_type read_type() {
-    static_cast<void>(scan_.peek());
-    auto const at = scan_.position();
-    auto const type = stored_type::named(scan_.string(64));
-    if (!type) scan_.fail(at, "an unknown dtype");
-    return *type;
-  }
-  [[nodiscard]] shape read_shape() {
-    shape out;
-    scan_.expect('[');
-    if (scan_.accept(']')) return out;
-    do {
-      static_cast<void>(scan_.peek());
-      auto const at = scan_.position();
-      auto const extent = scan_.unsigned_integer();
-      if (extent > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        scan_.fail(at, "an extent of more than 63 bits");
-      }
-      if (out.rank() == shape::max_rank) scan_.fail(at, text("a shape of more than ", shape::max_rank, " extents"));
-      if (!out.takes(static_cast<std::int64_t>(extent))) scan_.fail(at, "a shape that is too large");
-      out.push_back(static_cast<std::int64_t>(extent));
-    } while (scan_.accept(','));
-    scan_.expect(']');
-    return out;
-  }
-  [[nodiscard]] std::uint64_t read_offsets(entry& tensor) {
-    scan_.expect('[');
-    tensor.begin = scan_.unsigned_integer();
-    scan_.expect(',');
-    auto const end = scan_.unsigned_integer();
-    scan_.expect(']');
-    return end;
-  }
-
-  json_scanner scan_;
-  header out_;
-  std::vector<std::uint32_t> by_name_;
-  bool has_metadata_ = false;
-};
-
-/// The tensors must cover the data exactly once, in order, up to the end of the file.
-TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string const& path) {
-  // Empty tensors have the same offset as the next one and must come first.
-  std::stable_sort(head.entries.begin(), head.entries.end(), [](entry const& a, entry const& b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.bytes < b.bytes;
-  });
-  std::uint64_t covered = 0;
-  for (auto const& each : head.entries) {
-    if (each.begin != covered) {
-      throw format_error(path, head.data_offset,
-                         text("tensor \"", each.name.substr(0, 80), "\" begins at ", each.begin,
-                              each.begin < covered ? " and overlaps the one before, which ends at "
-                                                   : " and leaves a gap after the one before, which ends at ",
-                              covered));
-    }
-    covered += each.bytes;  // cannot overflow: begin + bytes was read as one 64-bit number
-  }
-  auto const data = file_size - head.data_offset;
-  if (covered > data) {
-    throw format_error(path, file_size,
-                       text("the file ends, its tensors need ", how_many(covered - data, "byte"), " more"));
-  }
-  if (covered < data) {
-    throw format_error(
-        path, head.data_offset + covered,
-        text(how_many(data - covered, "byte"), agreeing(data - covered, " follows", " follow"), " the last tensor"));
-  }
-}
-
-}  // namespace detail
-
-TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
-                                        std::string const& path) {
-  if (file_size < 8 || start.size() < 8)
-    throw format_error(path, file_size, "the file is shorter than the 8 bytes of the header's length");
-  std::uint64_t json = 0;
-  for (std::size_t i = 0; i < 8; ++i) json |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
-  if (json > most_header_bytes)
-    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), ", more than 100 MB"));
-  if (json > file_size - 8) {
-    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), " in a file of ", file_size));
-  }
-  return 8 + json;
-}
-
-TRIREME_BODY header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
-  auto const size = header_bytes(start, file_size, path);
-  if (start.size() < size) throw format_error(path, start.size(), "the header is cut short");
-  std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, size - 8);
-  auto out = detail::header_parser(json, path).parse();
-  out.data_offset = size;
-  detail::check_cover(out, file_size, path);
-  return out;
-}
-
-}  // namespace trireme::formats::safetensors
-
-// ---- trireme/formats/safetensors.ipp (goes on)
-namespace trireme::formats::safetensors {
-
-namespace detail {
-
-TRIREME_BODY header read_header(file const& from) {
-  auto const size = from.size();
-  std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(8, size)));
-  from.read(0, start);
-  start.resize(header_bytes(start, size, from.path()));
-  from.read(8, std::span(start).subspan(8));
-  return parse_header(start, size, from.path());
-}
-
-/// Sets the position of each entry's data, and returns the end of the last one.
-TRIREME_BODY std::uint64_t assign_offsets(std::vector<entry>& entries, std::string const& path) {
-  if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
-  std::uint64_t end = 0;
-  for (auto& each : entries) {
-    auto const bytes = tensor_bytes(each.type, each.extents.extents());
-    auto const fits = bytes && *bytes < std::uint64_t{1} << 62 && end < std::uint64_t{1} << 62;
-    if (!fits || each.name.size() > most_name_bytes || each.name == "__metadata__") {
-      throw config_error(text("trireme::formats::safetensors: ", path, ": no tensor can be named \"",
-                              each.name.substr(0, 80), "\" with dtype ", each.type.name(), " and shape ",
-                              to_string(each.extents)));
-    }
-    each.begin = end;
-    each.bytes = *bytes;
-    end += *bytes;
-  }
-  std::vector<std::uint32_t> scratch;
-  if (auto const* twice = duplicate(entries, scratch)) {
-    throw config_error(text("trireme::formats::safetensors: ", path, ": two tensors are named \"", twice->name, "\""));
-  }
-  return end;
-}
-
-/// The beginning of a file, with the length, padded with spaces to a multiple of eight.
-TRIREME_BODY std::string print_header(std::vector<entry> const& entries, metadata const& notes,
-                                      std::string const& path) {
-  using json::detail::print_string;
-  std::string out(8, '\0');
-  out += '{';
-  auto const next = [&] {
-    if (out.back() != '{') out += ',';
-  };
-  if (!notes.empty()) {
-    out += "\"__metadata__\":{";
-    for (auto const& [key, content] : notes) {
-      next();
-      print_string(out, key);
-      out += ':';
-      print_string(out, content);
-    }
-    out += '}';
-  }
-  for (auto const& each : entries) {
-    next();
-    print_string(out, each.name);
-    out += text(":{\"dtype\":\"", each.type.name(), "\",\"shape\":[");
-    for (int axis = 0; axis < each.extents.rank(); ++axis) out += text(axis == 0 ? "" : ",", each.extents[axis]);
-    out += text("],\"data_offsets\":[", each.begin, ",", each.begin + each.bytes, "]}");
-  }
-  out += '}';
-  out.append((8 - out.size() % 8) % 8, ' ');
-  auto const json = out.size() - 8;
-  for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(json >> (8 * i) & 0xff);
-  // The reader must accept the header: this finds duplicate keys, text that is not UTF-8, and a header that is too
-  // large.
-  auto const end = entries.empty() ? 0 : entries.back().begin + entries.back().bytes;
-  try {
-    static_cast<void>(parse_header(std::as_bytes(std::span(out)), out.size() + end, path));
-  } catch (format_error const& error) {
-    throw config_error(text("trireme::formats::safetensors: cannot write this header: ", error.what()));
-  }
-  return out;
-}
-
-}  // namespace detail
-
-TRIREME_BODY reader::reader(std::string path, file_system& files)
-    : reader(file(std::move(path), file::access::read, files)) {}
-TRIREME_BODY reader::reader(directory const& in, std::string const& name)
-    : reader(file(in, name, file::access::read)) {}
-TRIREME_BODY reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
-  static_cast<void>(detail::duplicate(header_.entries, by_name_));
-  by_key_.resize(header_.notes.size());
-  for (std::size_t i = 0; i < by_key_.size(); ++i) by_key_[i] = static_cast<std::uint32_t>(i);
-  std::sort(by_key_.begin(), by_key_.end(),
-            [&](auto a, auto b) { return header_.notes[a].first < header_.notes[b].first; });
-}
-
-TRIREME_BODY std::string const* reader::note(std::string_view key) const noexcept {
-  auto const found = std::lower_bound(by_key_.begin(), by_key_.end(), key, [&](auto index, std::string_view wanted) {
-    return header_.notes[index].first < wanted;
-  });
-  if (found == by_key_.end() || header_.notes[*found].first != key) return nullptr;
-  return &header_.notes[*found].second;
-}
-
-TRIREME_BODY entry const* reader::find(std::string_view name) const noexcept {
-  auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name, [&](auto index, std::string_view wanted) {
-    return header_.entries[index].name < wanted;
-  });
-  if (found == by_name_.end() || header_.entries[*found].name != name) return nullptr;
-  return &header_.entries[*found];
-}
-
-TRIREME_BODY entry const& reader::at(std::string_view name) const {
-  auto const* found = find(name);
-  if (found == nullptr) {
-    throw config_error(text("trireme::formats::safetensors: ", path(), " has no tensor named \"", name, "\""));
-  }
-  return *found;
-}
-
-TRIREME_BODY void reader::read(entry const& from, std::uint64_t first, std::span<std::byte> to) const {
-  std::uint64_t bits = 0;
-  bool const fits = !__builtin_mul_overflow(first, static_cast<std::uint64_t>(from.type.bits()), &bits) &&
-                    bits % 8 == 0 && bits / 8 <= from.bytes && to.size() <= from.bytes - bits / 8;
-  if (!fits) {
-    throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", from.name, "\" has ", from.bytes,
-                            " bytes; asked for ", to.size(), " from element ", first, " on"));
-  }
-  file_.read(header_.data_offset + from.begin + bits / 8, to);
-}
-
-TRIREME_BODY void reader::require_type(entry const& which, dtype wanted) const {
-  if (which.type == stored_type(wanted)) return;
-  throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", which.name, "\" is ",
-                          which.type.name(), ", not ", name_of(wanted)));
-}
-
-TRIREME_BODY writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
-                            writer_options options)
-    : writer(directory(directory_of(path), options.files == nullptr ? real_files() : *options.files), name_of(path),
-             std::move(entries), std::move(notes), options) {}
-
-TRIREME_BODY writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
-                            safetensors::metadata notes, writer_options options)
-    : path_(in.path_of(name)),
-      entries_(std::move(entries)),
-      options_(options),
-      left_(detail::assign_offsets(entries_, path_)),
-      header_(detail::print_header(entries_, notes, path_)),
-      file_bytes_(header_.size() + left_),
-      file_(in, name) {
-  put(std::as_bytes(std::span(header_)));
-  header_ = {};
-}
-
-TRIREME_BODY void writer::put(std::span<std::byte const> bytes) {
-  file_.write(bytes);
-  if (options_.digest != nullptr) options_.digest->update(bytes);
-}
-
-TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
-  if (bytes.size() > left_) {
-    throw config_error(text("trireme::formats::safetensors: ", path_, ": ", bytes.size() - left_,
-                            " bytes more than its tensors have"));
-  }
-  put(bytes);
-  left_ -= bytes.size();
-}
-
-TRIREME_BODY void writer::expect_all() const {
-  if (left_ == 0) return;
-  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", how_many(left_, "byte"),
-                          agreeing(left_, " has", " have"), " not been written"));
-}
-
-TRIREME_BODY void writer::finish() {
-  expect_all();
-  file_.publish();
-}
-
-TRIREME_BODY atomic_file writer::content() {
-  expect_all();
-  return std::move(file_);
-}
-
-}  // namespace trireme::formats::safetensors
-
-// ---- trireme/formats/weight_files.hpp (goes on)
-namespace trireme::formats {
-
-/// The names of a model's files in Hugging Face's format.
-inline constexpr std::string_view config_file = "config.json";
-inline constexpr std::string_view weight_file = "model.safetensors";
-inline constexpr std::string_view weight_index_file = "model.safetensors.index.json";
-
-/// The file that contains a tensor, according to an index.
-struct indexed_tensor {
-  std::string name;
-  std::string file;
-  friend bool operator==(indexed_tensor const&, indexed_tensor const&) = default;
-};
-
-/// More files in an index are refused.
-inline constexpr std::size_t most_weight_files = 1000;
-
-/// Parses the `weight_map` of an index; accesses only its arguments, so that it can be fuzzed.
-///
-/// Checks: names of files are plain (no slash, not ".", not ".."), and there are at most 1000 of them.
-///
-/// Errors   format_error(path, byte, reason).
-///
-/// @returns sorted by file, and within each in the order of the text.
-[[nodiscard]] std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path);
-
-/// Reads a JSON file of a model's directory, of at most `most` bytes.
-[[nodiscard]] json::value read_json(std::string const& path, std::uint64_t most, file_system& files = real_files());
-
-/// The tensors of a model's directory: all in model.safetensors or, if it does not exist, in the files that
-/// model.safetensors.index.json names. Opens all files and reads their headers.
-///
-/// Threads  as safetensors::reader.
-/// Errors   io_error; format_error for an invalid file or index, and if the index and a file disagree on the tensors.
-///          Symbolic links are followed, since downloads are often stored with them.
-class weight_files {
- public:
-  struct tensor {
-    safetensors::reader const* file;
-    safetensors::entry const* what;
-  };
-
-  explicit weight_files(std::string directory, file_system& files = real_files());
-
-  [[nodiscard]] std::string const& directory() const noexcept { return directory_; }
-  /// Sorted by name.
-  [[nodiscard]] std::vector<tensor> const& tensors() const noexcept { return tensors_; }
-  /// The tensor of that name, or nullptr.
-  [[nodiscard]] tensor const* find(std::string_view name) const noexcept;
-  /// The file or the index that holds the tensors, for messages.
-  [[nodiscard]] std::string const& path() const noexcept { return path_; }
-
- private:
-  void add_indexed(std::string const& index, file_system& files);
-
-  std::string directory_;
-  std::string path_;
-  std::vector<std::unique_ptr<safetensors::reader>> readers_;
-  std::vector<tensor> tensors_;
-};
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/weight_files.ipp
-namespace trireme::formats {
-
-TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path) {
-  auto const index = json::parse(text, path);
-  std::vector<indexed_tensor> all;
-  for (auto const& [name, file] : index.at("weight_map").as_object()) {
-    auto const& plain = file.as_string();
-    bool const fits = !plain.empty() && plain != "." && plain != ".." && plain.size() <= 255 &&
-                      plain.find('/') == plain.npos && plain.find('\0') == plain.npos;
-    if (!fits) {
-      file.fail(trireme::text("\"", plain.substr(0, 80), "\" is not the name of a file in the index's directory"));
-    }
-    all.push_back({name, plain});
-  }
-  std::ranges::stable_sort(all, {}, &indexed_tensor::file);
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
-  if (count > most_weight_files) {
-    throw format_error(
-        path, 0, trireme::text("it names ", how_many(count, "file"), "; at most ", most_weight_files, " are read"));
-  }
-  return all;
-}
-
-TRIREME_BODY json::value read_json(std::string const& path, std::uint64_t most, file_system& files) {
-  return json::parse(read_text(path, most, files), path);
-}
-
-namespace detail {
-
-/// The content of a file; empty if it does not exist.
-template <class Open>
-auto if_there(Open&& open) -> std::optional<decltype(open())> {
-  try {
-    return open();
-  } catch (io_error const& problem) {
-    if (problem.number() != ENOENT) throw;
-    return std::nullopt;
-  }
-}
-
-}  // namespace detail
-
-TRIREME_BODY weight_files::weight_files(std::string directory, file_system& files) : directory_(std::move(directory)) {
-  path_ = text(directory_, "/", weight_file);
-  if (auto one = detail::if_there([&] { return std::make_unique<safetensors::reader>(path_, files); })) {
-    readers_.push_back(std::move(*one));
-    for (auto const& each : readers_.front()->entries()) tensors_.push_back({readers_.front().get(), &each});
-  } else {
-    constexpr std::uint64_t most = 64'000'000;
-    path_ = text(directory_, "/", weight_index_file);
-    auto const index = detail::if_there([&] { return read_text(path_, most, files); });
-    if (!index)
-      throw io_error(directory_, text("there is neither ", weight_file, " nor ", weight_index_file, " in it"));
-    add_indexed(*index, files);
-  }
-  std::ranges::sort(tensors_, {}, [](tensor const& each) -> std::string_view { return each.what->name; });
-}
-
-TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_system& files) {
-  auto const indexed = parse_weight_index(index, path_);
-  for (auto first = indexed.begin(); first != indexed.end();) {
-    auto const last = std::find_if(first, indexed.end(), [&](auto const& each) { return each.file != first->file; });
-    auto const& file =
-        *readers_.emplace_back(std::make_unique<safetensors::reader>(text(directory_, "/", first->file), files));
-    for (auto each = first; each != last; ++each) {
-      auto const* const found = file.find(each->name);
-      if (found == nullptr) {
-        throw format_error(file.path(), 0, text("it has no tensor \"", each->name, "\", which the index lists for it"));
-      }
-      tensors_.push_back({&file, found});
-    }
-    if (file.entries().size() != static_cast<std::size_t>(last - first)) {
-      throw format_error(
-          file.path(), 0,
-          text("it has ", how_many(file.entries().size(), "tensor"), ", but the index lists ", last - first));
-    }
-    first = last;
-  }
-}
-
-TRIREME_BODY weight_files::tensor const* weight_files::find(std::string_view name) const noexcept {
-  auto const at = std::ranges::lower_bound(tensors_, name, {},
-                                           [](tensor const& each) -> std::string_view { return each.what->name; });
-  return at == tensors_.end() || at->what->name != name ? nullptr : &*at;
-}
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/model_files.ipp (goes on)
-namespace trireme::formats {
-
-TRIREME_BODY std::vector<model_file> read_model_files(std::string const& directory, file_system& files) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 28;
-  std::vector<model_file> out;
-  auto const take = [&](std::string const& name) {
-    out.push_back({name, read_text(text(directory, "/", name), most, files)});
-  };
-  class directory const in(directory, files);
-  for (auto const& name : in.names()) {
-    if (name == config_file || matches_any(model_file_names, name)) take(name);
-  }
-  constexpr std::string_view templates = "additional_chat_templates";
-  if (in.has(std::string(templates))) {
-    class directory const more(text(directory, "/", templates), files);
-    for (auto const& name : more.names()) {
-      if (matches("*.jinja", name)) take(text(templates, "/", name));
-    }
-  }
-  return out;
-}
-
-TRIREME_BODY void add_model_file(file_set& to, directory const& in, model_file const& what) {
-  auto const slash = what.name.rfind('/');
-  if (slash == std::string::npos) return to.add(in, what.name, what.content);
-  auto const folder = in.path_of(what.name.substr(0, slash));
-  make_directories(folder, in.files());
-  to.add(directory(folder, in.files()), what.name.substr(slash + 1), what.content);
-}
-
-TRIREME_BODY void expect_writable(std::string const& directory, file_system& files) {
-  make_directories(directory, files);
-  class directory const in(directory, files);
-  try {
-    static_cast<void>(atomic_file(in, ".can_be_written"));  // its destructor removes the file
-  } catch (io_error const& problem) {
-    throw detail::io_failure(directory, "make files in it", problem.number());
-  }
-}
-
-}  // namespace trireme::formats
-
 // ---- trireme/train/detail/checkpoint_files.hpp
 namespace trireme::checkpoint::detail {
 
@@ -40528,6 +41270,7 @@ class state_shard {
   std::int64_t first = 0;
   bool of_rank = false;       ///< each rank has its own numbers
   std::int64_t summands = 0;  ///< see state_location
+  std::int64_t learner = -1;  ///< see state_location
 
   template <class T, class Space>
   state_shard(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false,
@@ -40581,11 +41324,12 @@ class state_shard {
   bool in_host_;
 };
 
-/// The name of a piece of state. If each rank has its own numbers, the name contains the rank ("residual.2/wte").
+/// The name of a piece of state. If each rank has its own numbers, or each learner, the name contains its number
+/// ("residual.2/wte").
 [[nodiscard]] inline std::string name_of_shard(std::string const& name, state_location const& place, int rank) {
-  if (!place.of_rank) return name;
+  if (!place.of_rank && place.learner < 0) return name;
   auto const slash = name.find('/');
-  return text(name.substr(0, slash), ".", rank, name.substr(slash));
+  return text(name.substr(0, slash), ".", place.of_rank ? rank : place.learner, name.substr(slash));
 }
 
 /// The name without the rank ("residual/wte"), of a piece whose name contains it.
@@ -40603,6 +41347,7 @@ struct shard_collector {
   template <class T, class Space>
   void operator()(std::string const& name, state_location const& place, tensor_view<T, Space> values) const {
     to.emplace_back(name_of_shard(name, place, rank), place.info, place.first, values, place.of_rank, place.summands);
+    to.back().learner = place.learner;
   }
 };
 
@@ -41084,6 +41829,7 @@ struct run_description {
   std::string precision;
   std::string compression;
   own_numbers of_ranks{};
+  std::int64_t learners = 1;  ///< that take steps apart, each with parameters and moments of its own
   /// How the sentence ends that refuses a checkpoint of another description; not saved.
   std::string remedy = "give the options that it was made with, or start another run";
 };
@@ -41156,6 +41902,7 @@ inline formats::json::value to_json(run_description const& run) {
                                          {"precision", run.precision},
                                          {"compression", run.compression},
                                          {"residual_ranks", run.of_ranks.ranks}});
+  if (run.learners > 1) out.set("learners", run.learners);
   if (run.of_ranks.ranks > 0) {
     out.set("residual_summands", run.of_ranks.are_summands);
     out.set("residual_layout", run.of_ranks.layout);
@@ -41199,6 +41946,13 @@ inline bool expect_same_run(std::string const& path, formats::json::value const&
   expect("optimizer", saved.at("optimizer").as_string(), run.optimizer);
   expect("precision", saved.at("precision").as_string(), run.precision);
   expect("compression", saved.at("compression").as_string(), run.compression);
+  auto const* const apart = saved.find("learners");
+  if (auto const learners = apart == nullptr ? 1 : apart->as_int64(); learners != run.learners) {
+    throw config_error(text("trireme::checkpoint: ", path, " is of ", how_many(learners, "learner"),
+                            ", and this run has ", run.learners,
+                            "; between outer steps each learner has parameters and moments of its own, so resume with "
+                            "the same number of learners, of any number of ranks each"));
+  }
   auto const ranks = saved.at("residual_ranks").as_int64();
   auto const* const layout = saved.find("residual_layout");
   if (ranks == run.of_ranks.ranks && (layout == nullptr || layout->as_uint64() == run.of_ranks.layout)) return false;
@@ -41208,8 +41962,7 @@ inline bool expect_same_run(std::string const& path, formats::json::value const&
   throw config_error(
       text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks, " ranks, and this run has ",
            run.of_ranks.ranks, ranks == run.of_ranks.ranks ? " ranks, with other parts of the model" : " ranks",
-           "; numbers of ranks of which not only the sum counts (with local steps, say) need the same number of ranks "
-           "under the same mesh"));
+           "; numbers of ranks of which not only the sum counts need the same number of ranks under the same mesh"));
 }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
@@ -41826,12 +42579,20 @@ namespace trireme::detail {
 
 // Checks of a run's arguments; each throws config_error.
 
-/// The number and form of a dataset's samples, and what else sets their order.
+/// The number and form of a dataset's samples, what else sets their order, and the files that a model needs with it.
 template <class Data, class Locality>
 [[nodiscard]] std::string form_of(Data const& data, Locality const& locality) {
+  std::string files;
+  for (auto const& each : data::model_files_of(data)) {
+    sha256 hash;
+    hash.update(std::as_bytes(std::span(each.content)));
+    files += text(", with a ", each.name, " of the SHA-256 ", hash.hexadecimal().substr(0, 12), "...");
+  }
+  auto const epoch = data::detail::epoch_size(data);
   return text(how_many(data.size(), "sample"), " of ", name_of(data.input_type()), " ",
               to_string(shape(data.input_shape())), " and ", name_of(data.target_type()), " ",
-              to_string(shape(data.target_shape())), locality ? text(" in ", to_string(*locality)) : "");
+              to_string(shape(data.target_shape())), locality ? text(" in ", to_string(*locality)) : "",
+              epoch != data.size() ? text(", in epochs of ", epoch) : "", files);
 }
 
 /// An epoch that has begun must be continued with the same dataset.
@@ -42039,6 +42800,7 @@ replica_group<Env>& replica_group<Env>::one() {
 //   batch_norm  batch_norm_kernels (batch_norm_on)   nn::batch_norm
 //   latent      latent_kernels (latent_heads_on)     nn::latent_attention
 //   cache       cache_kernels (cached_attention_on)  generating with a key-value cache
+//   pruning     pruning_kernels (pruning_on)         optim::pruned; the set is ops/pruning.hpp
 //   values      values_kernels                       functions of users on elements: nn::elementwise, nn::loss::each
 //
 // Sets with a struct of their own are parsed only by programs that use them. A trainer of a plain model needs the first
@@ -42102,11 +42864,19 @@ struct combination {
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
-  static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  static constexpr bool local_steps = takes_local_steps<data_axis>;
   /// Whether ranks may get unequal numbers of samples.
   static constexpr bool takes_shares = requires { requires data_axis::takes_shares; };
   /// Whether such ranks send changes of parameters, which a compressor encodes.
   static constexpr bool sends_changes = requires { requires data_axis::sends_changes; };
+  /// Whether a strategy within learners has run state of its own, which nothing would call.
+  static constexpr bool stateful_learner = [] {
+    if constexpr (parallel::detail::is_learners_of_two<data_axis>) {
+      using inner = std::remove_cvref_t<decltype(data_axis{}.inner)>;
+      return requires { typename detail::names_instance<inner::template instance>; };
+    }
+    return false;
+  }();
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
@@ -42154,15 +42924,16 @@ TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
 TRIREME_RULE(
     error_feedback_needs_one_exchange, "error-feedback-needs-one-exchange",
     "error feedback adds once per step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",
-    "use parallel::zero<1>", !C::residual || !C::shards_gradients);
+    "use parallel::zero<1>", !C::residual || !C::shards_gradients || C::sends_changes);
 TRIREME_RULE(
     local_steps_send_no_gradients, "local-steps-send-no-gradients",
     "the ranks of this strategy take local steps, and it sends neither gradients nor changes that a compressor encodes",
     "leave the compressor out, or use parallel::diloco", !C::local_steps || C::uncompressed || C::sends_changes);
-TRIREME_RULE(
-    local_steps_need_whole_samples, "local-steps-need-whole-samples",
-    "where ranks take local steps, as in parallel::diloco, no axis may distribute samples or experts over them",
-    "use parallel::data or zero with such an axis", !C::local_steps || !C::meets);
+TRIREME_RULE(learners_share_plain_steps, "learners-share-plain-steps",
+             "beside parallel::diloco, or another axis of learners that take steps apart, the mesh has a strategy with "
+             "run state "
+             "of its own, such as parallel::parameter_server",
+             "let the ranks of a learner share steps by parallel::data or zero", !C::stateful_learner);
 TRIREME_RULE(
     synchronised_needs_common_passes, "synchronised-needs-common-passes",
     "the model normalises over the micro-batches that all data ranks run at the same time, "
@@ -42175,7 +42946,7 @@ TRIREME_RULE(synchronised_needs_all_reduce, "synchronised-needs-all-reduce",
 TRIREME_RULE(
     collective_compressor_needs_one_exchange, "collective-compressor-needs-one-exchange",
     "this compressor takes whole gradients once per step, but parallel::zero<2> and zero<3> send every micro-batch",
-    "use parallel::zero<1>", !C::collective || !C::shards_gradients);
+    "use parallel::zero<1>", !C::collective || !C::shards_gradients || C::sends_changes);
 TRIREME_RULE(
     collective_compressor_needs_whole_tensors, "collective-compressor-needs-whole-tensors",
     "this compressor works on whole tensors, of which an axis such as parallel::tensor gives a rank only parts",
@@ -42209,7 +42980,7 @@ TRIREME_RULE(shares_need_replicas, "shares-need-replicas",
 using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
                               space_lacks_layer_kernels>;
 using after_axes = rule_list<zero_3_needs_units, error_feedback_needs_one_exchange, local_steps_send_no_gradients,
-                             local_steps_need_whole_samples, synchronised_needs_common_passes,
+                             learners_share_plain_steps, synchronised_needs_common_passes,
                              synchronised_needs_all_reduce, collective_compressor_needs_one_exchange,
                              collective_compressor_needs_whole_tensors, trainer_needs_votes, data_needs_all_reduce,
                              zero_needs_reduce_scatter, gathered_needs_all_gather, gathered_zero_needs_all_to_all>;
@@ -42720,10 +43491,13 @@ struct refused_exchange {
   void abandon() noexcept {}
   void sit_out() {}
   void sit_out_forward() {}
+  bool pass_step() { return false; }
   exchange_result finish(auto&&...) { return {}; }
   exchange_result count(auto&&) { return {}; }
   std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
   bool updates_due() const noexcept { return false; }
+  std::int64_t learner() const noexcept { return -1; }
+  std::int64_t learners() const noexcept { return 1; }
   std::span<parallel::owned_segment<environment<precision::fp32>> const> segments() const { return {}; }
   void publish() {}
   exchange_result step(auto&&, std::int64_t = 0) { return {}; }
@@ -42891,17 +43665,16 @@ template <class Comm>
 }
 
 /// Collective over the world of all ranks. Calls f(name, extents, values) with the whole master value of each tensor of
-/// the model, on every rank in the same order, however it is distributed. Where replicas differ, the first replica's
-/// values are used.
+/// the model, on every rank in the same order, however it is distributed. Where ranks take steps apart, the first
+/// learner's values are used.
 /// @tparam T  the type to which the values are rounded.
 template <class T = float, class Exchange, class F>
 void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   auto& world = exchange.everyone();
   auto const& plan = exchange.plan();
   std::map<std::string, std::vector<std::pair<int, parallel::bucket_plan::tensor_range>>>
-      here;  // the pieces that this rank owns
-  bool const is_owner =
-      !Exchange::replicas_differ || exchange.world().rank() == 0;  // else only the first replica contributes
+      here;                                       // the pieces that this rank owns
+  bool const is_owner = exchange.learner() <= 0;  // only the first learner contributes
   auto const buckets = is_owner ? static_cast<int>(plan.buckets().size()) : 0;
   exchange.own().for_each_range_of(state_scope::owned, buckets, [&](int bucket, auto const& range) {
     here[plan.at(range.entry).info.name].emplace_back(bucket, range);
@@ -42928,7 +43701,7 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
 template <class T>
 void upload_parts(std::span<state_shard const> shards, std::string const& name, std::span<T const> whole) {
   for (auto const& each : shards) {
-    if (each.name != name) continue;
+    if ((each.learner < 0 ? each.name : name_without_rank(each.name)) != name) continue;
     std::vector<T> part(static_cast<std::size_t>(each.size()));
     for_each_run(each.box, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
       std::copy_n(whole.begin() + in_whole, n, part.begin() + (in_part - each.first));
@@ -43492,7 +44265,7 @@ class optimizer_state {
   explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
       : plan_(exchange.plan()),
         own_(exchange.own()),
-        of_rank_(Exchange::replicas_differ),
+        learner_(exchange.learner()),
         whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
     tensors_.resize(plan_.entries().size());
@@ -43561,21 +44334,22 @@ class optimizer_state {
     auto const& info = plan_.at(range.entry).info;
     for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
       auto const values = moment_of(m, bucket, range);
-      if (!values.empty()) f(names_[m] + "/" + info.name, state_location{info, range.in_entry, of_rank_}, values);
+      if (!values.empty())
+        f(names_[m] + "/" + info.name, state_location{info, range.in_entry, false, 0, learner_}, values);
     }
     if (!whole_) return;
     auto const& all = tensors_of(range);
     for (std::size_t i = 0; i < all.infos.size() * names_.size(); ++i) {
       auto const& one = moments_[all.moments + i];
       if (one.values.view().empty()) continue;
-      f(names_[i % names_.size()] + "/" + one.info.name, state_location{one.info, 0, of_rank_},
+      f(names_[i % names_.size()] + "/" + one.info.name, state_location{one.info, 0, false, 0, learner_},
         one.values.view().flat());
     }
   }
   template <class F>
   void visit_state(state_scope scope, F&& f) const {
     auto const visit = [&](int b, parallel::bucket_plan::tensor_range const& range) { visit_range(b, range, f); };
-    own_.for_each_range_of(scope, plan_.trained_buckets(), visit, of_rank_);
+    own_.for_each_range_of(scope, plan_.trained_buckets(), visit);
   }
 
  private:
@@ -43595,7 +44369,7 @@ class optimizer_state {
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::bucket_plan::tensor_range const& range) const {
     auto const& all = moments_[static_cast<std::size_t>(bucket) * names_.size() + which].values;
-    return all.view().flat(range.in_bucket - own_.owned(bucket).first, range.count);
+    return own_.in_slice(all.view(), bucket, range);
   }
 
   void add(parallel::bucket_plan::tensor_range const& range, Optimizer const& optimizer) {
@@ -43696,9 +44470,9 @@ class optimizer_state {
                                             segment.updates},
                          step);
         if (!within.whole()) {
-          within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
-            ops::on<space>::copy(segment.value.flat(there, n), tensor_view<master const, space>(value.flat(here, n)));
-          });
+          auto const at = within.rows(place, band);
+          ops::on<space>::copy_blocks(segment.value, {at.first, 0, at.row}, value, {0, 0, at.width},
+                                      {1, at.count, at.width});
         }
         scratch_.rewind(mark);
       }
@@ -43713,9 +44487,8 @@ class optimizer_state {
                                                 std::int64_t place, std::size_t band, shape const& extents) {
     if (within.whole()) return from.flat(place * extents.size(), extents.size()).reshaped(extents);
     auto const out = scratch_.template take<std::remove_const_t<T>>(extents);
-    within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
-      ops::on<space>::copy(out.flat(here, n), tensor_view<T const, space>(from.flat(there, n)));
-    });
+    auto const at = within.rows(place, band);
+    ops::on<space>::copy_blocks(out, {0, 0, at.width}, from, {at.first, 0, at.row}, {1, at.count, at.width});
     return out;
   }
   // The moment of one tensor of a stack: without the first axis.
@@ -43728,7 +44501,7 @@ class optimizer_state {
 
   parallel::bucket_plan const& plan_;
   parallel::partition const& own_;
-  bool of_rank_;
+  std::int64_t learner_;  // -1: ranks do not take steps apart
   bool whole_;
   std::vector<std::string> names_;
   std::vector<moment> moments_;   // by bucket or by tensor, then by name
@@ -44069,40 +44842,207 @@ class plain_engine {
 
 }  // namespace trireme
 
-// ---- trireme/train/detail/batch_upload.hpp
+// ---- trireme/ops/batch_queue.hpp
+namespace trireme::ops {
+
+/// A second queue of a memory space, on which batches are copied from its staging memory while kernels compute. A space
+/// that has staging memory (core/space.hpp) specialises it, with these functions and one more:
+///
+///   copy(to, from, bytes)  queues a copy; both keep their memory until it is done
+///
+/// Threads  one owner.
+template <class Space>
+class batch_queue {
+ public:
+  /// A place in a queue: first its beginning.
+  struct event {};
+  /// Sets the event to the copies that have been queued here so far.
+  void copied(event&) {}
+  /// Kernels that this thread queues from now on see what was copied up to there.
+  void order(event const&) {}
+  /// Sets the event to the kernels that this thread has queued so far.
+  void computed(event&) {}
+  /// Copies that are queued from now on begin when those kernels are done.
+  void follow(event const&) {}
+  /// Returns when the copies up to there are done; throws what has gone wrong.
+  void finish(event const&) {}
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/train/detail/batch_upload.hpp (goes on)
 namespace trireme::detail {
 
-/// A batch in memory that kernels can read: copied there, unless it is there already.
+/// Memory for one micro-batch in a space that is not the host's. Micro-batches in flight have one each.
+template <class Space>
+struct landed_batch {
+  using event = typename ops::batch_queue<Space>::event;
+  tensor<std::byte, Space> memory{};
+  samples_in<Space> here{};      ///< the batch, as kernels see it
+  std::uint64_t filling = 0;     ///< of the batch that was copied ahead and waits here; 0: none does
+  void const* source = nullptr;  ///< of that batch
+  bool in_use = false;
+  bool reads_source = false;  ///< until the copy is known to be done
+  event copied{}, computed{};
+};
+
+/// Brings batches to memory that kernels can read. Those in staging memory are copied on a queue of their own, one
+/// micro-batch ahead of the kernels; others on the kernels' queue, when they are needed.
+///
+/// Threads  one owner.
 template <class Space>
 class batch_upload {
  public:
+  using landing = landed_batch<Space>;
+
   /// For a plan of a training whose kernels read batches where they are: nothing is copied.
   void leave() noexcept { copies_ = false; }
-
-  [[nodiscard]] samples_in<Space> place(samples const& batch, [[maybe_unused]] arena<Space>& memory) const {
-    if constexpr (std::is_same_v<Space, host>) {
-      return batch;
-    } else {
-      return {place(batch.inputs, memory), place(batch.targets, memory), batch.ids};
+  /// For a plan of a training in a space with staging memory: batches are placed as if they were copied from there.
+  void stage() noexcept { stages_ = true; }
+  /// Starts a pass with these batches: kernels do not read any more what was brought before.
+  void begin(std::span<samples const> batches) {
+    for (auto const& each : all_) give_back(each.get());
+    for (auto const& each : batches) largest_ = std::max(largest_, bytes_of(each));
+  }
+  /// The batch, as kernels see it. @param[out] at  where it is, to be given back when no further kernel reads it.
+  samples_in<Space> place(samples const& batch, landing*& at) {
+    at = nullptr;
+    if (!copies_) return {as_if_there(batch.inputs), as_if_there(batch.targets), {batch.ids.data(), count_of(batch)}};
+    at = waiting(batch);
+    bool const came = at != nullptr;
+    if (!came) at = &free_one(batch);
+    at->in_use = true;
+    at->filling = 0;
+    bool const copied = came || send(batch, *at);
+    queue_.order(at->copied);
+    if (!copied) upload(batch, *at);
+    return at->here;
+  }
+  /// Starts to copy a batch for a later place(), if it is in staging memory. What was copied ahead before is forgotten.
+  void ahead(samples const& batch) {
+    if (!stages_ || !copies_ || batch.filling == 0 || waiting(batch) != nullptr) return;
+    for (auto const& each : all_) each->filling = 0;
+    largest_ = std::max(largest_, bytes_of(batch));
+    auto& at = free_one(batch);
+    if (!send(batch, at)) return;
+    at.filling = batch.filling;
+    at.source = batch.inputs.address;
+  }
+  void give_back(landing* at) {
+    if (at == nullptr || !at->in_use) return;
+    at->in_use = false;
+    queue_.computed(at->computed);
+  }
+  /// Returns when no copy reads the memory of a batch any more; without `all`, but for the one that was copied ahead.
+  void finish(bool all) {
+    for (auto const& each : all_) {
+      if (!each->reads_source || (!all && each->filling != 0)) continue;
+      queue_.finish(each->copied);
+      each->reads_source = false;
     }
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : all_) sum += each->memory.view().bytes();
+    return sum;
   }
 
  private:
-  [[nodiscard]] any_view<Space> place(any_view<host> const& from, arena<Space>& memory) const {
-    if (!copies_) return {from.address, from.type, from.extents};
-    if (from.empty()) return {nullptr, from.type, from.extents};
-    if (from.type == dtype::i32) return copied<std::int32_t>(from, memory);
-    if (from.type == dtype::f64) return copied<double>(from, memory);
-    return copied<float>(from, memory);
+  static any_view<Space> as_if_there(any_view<host> const& from) { return {from.address, from.type, from.extents}; }
+  static shape count_of(samples const& batch) { return {std::ssize(batch.ids)}; }
+  [[nodiscard]] static std::size_t padded(std::size_t bytes) noexcept {
+    constexpr std::size_t alignment = 256;  // in every space, so that a plan counts the same bytes
+    return (bytes + alignment - 1) / alignment * alignment;
+  }
+  [[nodiscard]] static std::size_t bytes_of(samples const& batch) {
+    return padded(batch.inputs.bytes()) + padded(batch.targets.bytes()) + padded(batch.ids.size_bytes());
+  }
+
+  landing* waiting(samples const& batch) {
+    for (auto const& each : all_)
+      if (batch.filling != 0 && each->filling == batch.filling && each->source == batch.inputs.address)
+        return each.get();
+    return nullptr;
+  }
+  // One that is free, and since a long time. Of staged batches there are two at least: while kernels still read one,
+  // the next is copied to the other.
+  landing& free_one(samples const& batch) {
+    auto const is_free = [](auto const& one) { return !one->in_use && one->filling == 0; };
+    while (all_.size() < (stages_ ? 2U : 1U) || std::ranges::none_of(all_, is_free))
+      all_.push_back(std::make_unique<landing>());
+    for (auto const& each : all_) {  // all of them now, so that no later step does it
+      if (!is_free(each) || each->memory.view().bytes() >= largest_) continue;
+      finish(true);
+      each->memory = tensor<std::byte, Space>({static_cast<std::int64_t>(largest_ + largest_ / 16)});
+    }
+    do last_ = (last_ + 1) % all_.size();
+    while (!is_free(all_[last_]));
+    auto& at = *all_[last_];
+    auto* address = at.memory.view().address();
+    auto const next = [&](std::size_t bytes) {
+      auto* const part = bytes == 0 ? nullptr : address;
+      address += padded(bytes);
+      return part;
+    };
+    at.here.inputs = {next(batch.inputs.bytes()), batch.inputs.type, batch.inputs.extents};
+    at.here.targets = {next(batch.targets.bytes()), batch.targets.type, batch.targets.extents};
+    at.here.ids = {elements_at<std::int64_t>(next(batch.ids.size_bytes())), count_of(batch)};
+    return at;
+  }
+  // Copies it beside the kernels, if it is in staging memory.
+  bool send(samples const& batch, [[maybe_unused]] landing& at) {
+    if (!stages_ || batch.filling == 0) return false;
+    if constexpr (has_staging<Space>) {
+      if (at.reads_source) queue_.finish(at.copied);  // of an older copy: the event is about to mean this one
+      queue_.follow(at.computed);
+      auto const copy = [&](void const* to, void const* from, std::size_t bytes) {
+        if (bytes > 0) queue_.copy(const_cast<void*>(to), from, bytes);
+      };
+      copy(at.here.inputs.address, batch.inputs.address, batch.inputs.bytes());
+      copy(at.here.targets.address, batch.targets.address, batch.targets.bytes());
+      copy(at.here.ids.address(), batch.ids.data(), batch.ids.size_bytes());
+      queue_.copied(at.copied);
+      at.reads_source = true;
+    }
+    return true;
+  }
+  static void upload(samples const& batch, landing const& at) {
+    auto const part = [](any_view<Space> const& to, any_view<host> const& from) {
+      if (from.empty()) return;
+      if (from.type == dtype::i32) return typed<std::int32_t>(to.address, from.template as<std::int32_t>().span());
+      if (from.type == dtype::f64) return typed<double>(to.address, from.template as<double>().span());
+      typed<float>(to.address, from.template as<float>().span());
+    };
+    part(at.here.inputs, batch.inputs);
+    part(at.here.targets, batch.targets);
+    if (!batch.ids.empty()) typed<std::int64_t>(at.here.ids.address(), batch.ids);
   }
   template <class T>
-  static any_view<Space> copied(any_view<host> const& from, arena<Space>& memory) {
-    auto const to = memory.template take<T>(from.extents);
-    ops::on<Space>::upload(to, from.template as<T>().span());
-    return erase_type(to);
+  static void typed(void const* to, std::span<T const> from) {
+    ops::on<Space>::upload(tensor_view<T, Space>(elements_at<T>(const_cast<void*>(to)), {std::ssize(from)}), from);
   }
 
   bool copies_ = true;
+  bool stages_ = has_staging<Space>;
+  std::size_t largest_ = 0;  // bytes of a micro-batch so far
+  std::size_t last_ = 0;
+  std::vector<std::unique_ptr<landing>> all_;
+  ops::batch_queue<Space> queue_;  // whose end waits for its copies
+};
+
+/// In host memory kernels read batches where they are.
+template <>
+class batch_upload<host> {
+ public:
+  struct landing {};
+  void leave() noexcept {}
+  void stage() noexcept {}
+  void begin(std::span<samples const>) noexcept {}
+  static samples const& place(samples const& batch, landing*&) noexcept { return batch; }
+  void ahead(samples const&) noexcept {}
+  void give_back(landing*) noexcept {}
+  void finish(bool) noexcept {}
+  [[nodiscard]] static std::size_t bytes() noexcept { return 0; }
 };
 
 }  // namespace trireme::detail
@@ -44116,7 +45056,8 @@ struct micro_batch_state {
   using view = tensor_view<typename Env::compute, typename Env::space>;
   arena<typename Env::space> activations;
   samples_in<typename Env::space> batch;
-  view out;       // of the chunk, forward
+  typename batch_upload<typename Env::space>::landing* landed = nullptr;  // where it is
+  view out;                                                               // of the chunk, forward
   view returned;  // its gradient, if the next part is on this rank
 };
 
@@ -44670,6 +45611,11 @@ class unit_edges {
     if (compares_) compare(pass, values, what, name);
   }
 
+  /// Adds the unit's name to an error of the device in which the unit computes.
+  [[nodiscard]] static device_error in_unit(std::string_view direction, std::string const& name,
+                                            device_error const& problem) {
+    return device_error(text("trireme::model: ", direction, " of ", name, ": ", problem.what()));
+  }
   /// Adds the unit's name, and the rows that the rank holds, to an error thrown in the unit.
   [[nodiscard]] static assertion_error in_unit(pass<Env> const& pass, std::string_view direction,
                                                std::string const& name, assertion_error const& problem) {
@@ -44757,7 +45703,7 @@ struct resident_parameters {
 ///          is allocated.
 /// Threads  one owner. Make it in the thread that runs it.
 /// Errors   assertion_error that names the unit: from its kernels, and if the ranks of a tensor group have different
-///          numbers where they should be equal (see detail/unit_edges.hpp).
+///          numbers where they should be equal (see detail/unit_edges.hpp). device_error that names it likewise.
 template <class Env>
 class staged_engine {
  public:
@@ -44830,6 +45776,7 @@ class staged_engine {
       } else {
         backward(step, ready, hooks);
       }
+      copy_next(list, i);
     }
     report_idle(list.passes, ready);
     if (messages_ != nullptr) messages_->end();
@@ -44957,8 +45904,15 @@ class staged_engine {
   /// Calls f(step, true) when a step has its inputs and begins, and f(step, false) when it ends: for timelines.
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
-  /// The highest number of bytes of activations and scratch in use so far.
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return scratch_.peak_bytes() + states_.peak_bytes(); }
+  /// Starts to copy a micro-batch of the next step, if it is in staging memory.
+  void bring(samples const& batch) { places_.ahead(batch); }
+  /// Returns when no copy reads the memory of batches any more; without `all`, except the one that bring() has begun.
+  void finish_copies(bool all) { places_.finish(all); }
+
+  /// The highest number of bytes of activations, scratch and batches in use so far.
+  [[nodiscard]] std::size_t peak_bytes() const noexcept {
+    return scratch_.peak_bytes() + states_.peak_bytes() + places_.bytes();
+  }
   /// Bytes    of the buffers for transfers between stages so far.
   [[nodiscard]] std::int64_t message_bytes() const noexcept { return messages_ == nullptr ? 0 : messages_->bytes(); }
 
@@ -44973,6 +45927,8 @@ class staged_engine {
   }
   /// For a simulated training whose kernels read batches in place: they are not copied.
   void leave_batches() noexcept { places_.leave(); }
+  /// For one whose batches would be in staging memory.
+  void stage_batches() noexcept { places_.stage(); }
 
  private:
   static constexpr shape nothing{0};  // the extents of a micro-batch that only other ranks have
@@ -45003,6 +45959,7 @@ class staged_engine {
     edges_.begin(tensor_group<Env>::of(groups_), how.purpose == purpose::train);
     auto& chunks = units_.chunks();
     states_.begin(chunks.size(), what.lists.where().micro_batches);
+    places_.begin(batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
     keys_.assign(static_cast<std::size_t>(what.micro_batches), nothing);
     for (std::size_t m = 0; m < batches.size(); ++m) keys_[m] = batches[m].inputs.extents;
@@ -45031,8 +45988,8 @@ class staged_engine {
     auto const index = states_.take(step.chunk, step.micro_batch);
     auto& own = states_[index];
     bool const shadows = is_shadow(step);
-    own.batch = shadows ? samples_in<space>{}
-                        : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    own.batch =
+        shadows ? samples_in<space>{} : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.landed);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
@@ -45105,11 +46062,23 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      if (!inputs) states_.give_back(index);  // the result may be in it
+      if (inputs) return dy;  // which may be in it
+      places_.give_back(own.landed);
+      states_.give_back(index);
     }
     return dy;
   }
 
+  // While the kernels of a forward pass compute, the batch of the next one is copied.
+  void copy_next(detail::stage_program const& what, int done) {
+    auto const* const steps = what.steps();
+    if (steps[done].kind != schedule::work::forward) return;
+    for (int i = done + 1; i < what.count(); ++i) {
+      if (steps[i].kind != schedule::work::forward) continue;
+      if (!is_shadow(steps[i])) places_.ahead(batches_[static_cast<std::size_t>(steps[i].micro_batch)]);
+      return;
+    }
+  }
   // Whether only other ranks have the micro-batch.
   [[nodiscard]] bool is_shadow(schedule::step const& step) const noexcept {
     return static_cast<std::size_t>(step.micro_batch) >= batches_.size();
@@ -45151,6 +46120,8 @@ class staged_engine {
       return out;
     } catch (assertion_error const& problem) {
       throw edges_.in_unit(pass, direction, units_.name_of(unit), problem);
+    } catch (device_error const& problem) {
+      throw edges_.in_unit(direction, units_.name_of(unit), problem);
     }
   }
 
@@ -45212,6 +46183,15 @@ struct step_input {
   std::span<std::int64_t const> places;    ///< the indices of those that have samples
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
   std::exception_ptr failure{};            ///< why the samples could not be read on this rank
+  /// The batch of the next step, or nullptr if it is not known yet. Called when this step's kernels are queued.
+  std::function<data::batch const*()> ahead{};
+
+  /// The samples of this rank.
+  [[nodiscard]] std::int64_t own() const noexcept {
+    std::int64_t sum = 0;
+    for (auto const& each : micro_batches) sum += each.count();
+    return sum;
+  }
 
   /// Added to the wishes of a rank that has failed. It is larger than any sum of the other wishes.
   static constexpr std::int64_t gives_up = std::int64_t{1} << 42;
@@ -45260,6 +46240,13 @@ class placed_model {
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
   [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
 
+  /// Where a loader reads batches to; it must not outlive this object.
+  [[nodiscard]] data::batch_memory memory_of_batches() {
+    if constexpr (staged && has_staging<space>)
+      return data::batch_memory::staging<space>([this](bool all) { engine_.finish_copies(all); });
+    else
+      return {};
+  }
   /// Ranks    that differ in this share see different samples.
   [[nodiscard]] group_rank sample_coordinate() const noexcept { return grid_.samples(); }
 
@@ -45360,7 +46347,9 @@ class placed_model {
                        .first = input.range.first,
                        .runs = most,
                        .scale = scale,
-                       .number = static_cast<std::int64_t>(key.step)});
+                       .number = static_cast<std::int64_t>(key.step),
+                       .samples = input.own(),
+                       .samples_of_all = input.total});
     });
     if constexpr (staged) {
       double const weight = exchange_.sample_weight(input.total) * scale;
@@ -45370,7 +46359,13 @@ class placed_model {
       };
       auto const here = cut(input.micro_batches);
       auto const rows = rows_of_loss(here, most - own, input.total);
-      return told(engine_.train_step(here, weight, key, ready, exchange_, most - own, rows));
+      auto const losses = engine_.train_step(here, weight, key, ready, exchange_, most - own, rows);
+      if constexpr (has_staging<space>) {
+        bool const uncut = here.data() == input.micro_batches.data();
+        auto const* const next = uncut && input.ahead ? input.ahead() : nullptr;
+        if (next != nullptr && !next->micro_batches.empty()) engine_.bring(next->micro_batches.front());
+      }
+      return told(losses);
     } else {
       loss_sum sum;
       double const weight = 1.0 / static_cast<double>(input.total) * scale;
@@ -45644,10 +46639,10 @@ class placed_model {
         if (axis.facts.sums_the_rest()) again.push_back({axis.kind, grid_.along(axis.kind)});
       }
       return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again,
-                           requirements);
+                           requirements, grid_.template learners<Parallel>());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, {}, &world_, {},
-                           engine_.requirements(requirements));
+                           engine_.requirements(requirements), grid_.template learners<Parallel>());
     }
   }
 
@@ -45863,8 +46858,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   auto& exchange = model.exchange();
   double const scale = precision.scale();
 
-  vote.clear();
-  vote.wish(requirements + (input.failure ? step_input::gives_up : 0));
+  vote.clear(requirements + (input.failure ? step_input::gives_up : 0));
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   auto const losses = detail::timed(timeline, "forward, backward", [&] { return model.train(input, scale, key); });
   auto const [counted, multiplied, taken, updated] = end_step(
@@ -45974,6 +46968,7 @@ class basic_trainer {
     auto form = detail::form_of(data, options.locality);
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
+    data::detail::merge_model_files(model_files_, data::model_files_of(data));
     auto const own = run_.model.sample_coordinate();
     detail::expect_shares(options.shares, facts_for_shares(), own.size);
     detail::run_shares division(options.shares, run_.clock.shares, own);
@@ -45991,7 +46986,8 @@ class basic_trainer {
       auto const& batch = next_of(*loader, failure);
       auto const waited = loader->waited() - before;
       left_out.add(world_, loader->left_out(), failure != nullptr);
-      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure});
+      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure,
+                            [&loader] { return loader->ahead(); }});
       done.waited = waited;
       done.left_out = left_out.count();
       run_.clock.position = loader->position();
@@ -46030,7 +47026,7 @@ class basic_trainer {
 
   /// One step on samples of your own: each rank passes its own part, of any size; ranks of one replica of the model
   /// pass the same. If no rank has a sample, no step is taken: the report has samples = 0, nothing has changed, and
-  /// steps() and schedules stay where they were.
+  /// steps() and schedules stay where they were; under parallel::federated it counts as a step of the round.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
   /// The same with several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and
   /// with .reproducible every rank passes the same number. Empty ones are skipped.
@@ -46243,7 +47239,8 @@ class basic_trainer {
   }
 
   /// The files that came with the model if load_pretrained() has read it, on the first rank: config.json, the
-  /// tokenizer's and so on. Checkpoints keep them, and save_pretrained() writes them again. initialise() drops them.
+  /// tokenizer's and so on; and those of the data of fit() (data::has_model_files). Checkpoints keep them, and
+  /// save_pretrained() writes them again. initialise() drops them.
   [[nodiscard]] std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
   void keep_model_files(std::vector<formats::model_file> files) { model_files_ = std::move(files); }
 
@@ -46385,10 +47382,11 @@ class basic_trainer {
   }
   // At the clock's position, with the shares of now.
   template <class Data>
-  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) const {
+  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) {
     auto const own = run_.model.sample_coordinate();
     loader.reset();
-    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size);
+    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size,
+                   run_.model.memory_of_batches());
     loader->on_problem([this](data::read_problem const& problem) {
       for (auto const& call : read_calls_) call(problem);
     });
@@ -46525,7 +47523,11 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
   }
   auto const labels = labelled();
   auto const total = run_.model.samples_of_all(own);
-  if (total == 0) return {.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
+  if (total == 0) {
+    step_report const none{.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
+    if (exchange().pass_step()) ++run_.clock.step;
+    return none;
+  }
   auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
   tell(step_calls_, done);
   return done;
@@ -46724,7 +47726,8 @@ checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Prec
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned)};
+          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned),
+          .learners = exchange().learners()};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -46881,15 +47884,19 @@ class own_exchange : public Exchange {
     Exchange::begin({.micro_batches = 1, .places = std::span(only_place).first(own > 0 ? 1 : 0)});
     auto all = own;
     this->world().all_reduce(tensor_view<std::int64_t>(&all, shape{1}), reduction::sum{});
-    if (all > 0)
+    if (all > 0) {
+      this->begin_with(own, all);
       this->weight(static_cast<double>(own) / static_cast<double>(all));
-    else
+    } else {
       this->without_update();
+    }
     return all;
   }
   /// Starts a step whose gradients become the mean over ranks, each of which must have some; not collective. A
   /// following weight() gives this rank another share.
-  void begin(mean_over_ranks) { Exchange::begin({.micro_batches = 1, .places = only_place}); }
+  void begin(mean_over_ranks) {
+    Exchange::begin({.micro_batches = 1, .places = only_place, .samples = 1, .samples_of_all = this->world().size()});
+  }
 
   /// Collective. Ends a step: completes the exchange, takes the vote, clips, updates and publishes, as a trainer does.
   /// Afterwards all parameters that the caller reads have their new values; if a gradient was not finite on some rank,
@@ -46979,8 +47986,8 @@ class own_exchange : public Exchange {
     files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
   }
   /// Collective. Restores that state from the newest whole checkpoint in `directory`, and continues its run. Any number
-  /// of ranks may have written it, except where ranks keep numbers of their own (error feedback, parallel::diloco):
-  /// then it must be the same number.
+  /// of ranks may have written it, except where ranks take steps apart (parallel::diloco): then it must be the same
+  /// number.
   ///
   /// Errors   as basic_trainer::load; config_error with both descriptions for other parameters, or another compressor
   ///          or optimizer.
@@ -47065,6 +48072,7 @@ class own_exchange : public Exchange {
         .precision = describe(typename Env::precision{}),
         .compression = compression_,
         .of_ranks = checkpoint::detail::numbers_of_ranks(this->everyone(), owned),
+        .learners = this->learners(),
         .remedy =
             moments_ == nullptr
                 ? "give checkpoint::load() the same optimizer and parameters as when it was made, or start another run"

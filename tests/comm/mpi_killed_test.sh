@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test-timeout: 600
 # However a job under mpirun is ended (a rank killed, mpirun killed, terminated or interrupted), five seconds later none
-# of its processes is left, and nothing of this library's in /dev/shm or /tmp: in shared memory and by messages, with
-# each MPI of this machine. What MPI itself leaves is printed.
+# of its processes is left, and nothing of this library's in /dev/shm or its folder for temporary files: in shared
+# memory and by messages, with each MPI of this machine. What MPI itself leaves is printed.
 set -u
 # shellcheck source=tests/comm/mpi_programs.bash
 source "$(dirname "$0")/mpi_programs.bash"
@@ -15,12 +15,15 @@ processes_of() {
     grep -qs '^State:.*Z' "/proc/$each/status" || echo "$each"
   done
 }
-files() { ls -A /dev/shm /tmp 2> /dev/null | sort; }
+# The jobs have a folder of their own, since other tests that run meanwhile make files in /tmp, too.
+files() { ls -A /dev/shm "$folder/temporary" 2> /dev/null | sort; }
+mkdir "$folder/temporary"
 
 end_job() { # mpi, shared|messages, rank -KILL | mpirun -KILL | mpirun -TERM | mpirun -INT
   local at="$folder/$1.$2.$3$4" token="$$.$1.$2.$3$4" launcher victim left waited=0
   : > "$at.out"
-  TRIREME_TEST_TOKEN=$token timeout 60 "$(mpi_run "$1")" -n 3 "$folder/$1/program" "$2" works > "$at.out" 2> "$at.err" &
+  TRIREME_TEST_TOKEN=$token TMPDIR=$folder/temporary timeout 60 "$(mpi_run "$1")" -n 3 "$folder/$1/program" "$2" works \
+    > "$at.out" 2> "$at.err" &
   while [ "$(grep -c 'is process' "$at.out")" -lt 3 ]; do
     sleep 0.1
     waited=$((waited + 1))
@@ -55,6 +58,6 @@ for mpi in $mpis; do
 done > "$folder/wrong" 2>> "$folder/noise"
 new=$(comm -13 <(echo "$before") <(files))
 grep -i trireme <<< "$new" | sed 's/^/left behind: /' >> "$folder/wrong"
-grep -E 'vader_segment|mpich|ompi\.' <<< "$new" | sed "s/^/MPI's own, left in \/dev\/shm or \/tmp: /"
+grep -E 'vader_segment|mpich|ompi\.' <<< "$new" | sed "s/^/MPI's own, left in \/dev\/shm or \$TMPDIR: /"
 cat "$folder/wrong"
 ! grep -q . "$folder/wrong"

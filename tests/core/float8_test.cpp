@@ -10,13 +10,14 @@
 #include <string>
 
 #include "../catch.hpp"
+#include "trireme/core/float4.hpp"
 
 using namespace trireme;
 
 namespace {
 
 /// The lines of golden/float8.txt, which the package ml-dtypes has made: numbers with their codes.
-template <class Format>
+template <class Format, bool encodes = true>
 void equals_package(std::string const& name) {
   auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
   std::ifstream file(std::string(folder == nullptr ? "tests" : folder) + "/golden/float8.txt");
@@ -39,14 +40,14 @@ void equals_package(std::string const& name) {
         different += bits != number;
       } else {
         auto const right = std::stoul(word.substr(word.find(':') + 1), nullptr, 16);
-        different += Format(std::bit_cast<float>(number)).bits != right;
+        if constexpr (encodes) different += Format(std::bit_cast<float>(number)).bits != right;
         ++pairs;
       }
     }
-    if (kind == "decode") CHECK(code == 256);
+    if (kind == "decode") CHECK(code == (name == "e2m1" ? 16 : 256));
   }
-  CHECK(lines == 2);
-  CHECK(pairs > 900);
+  CHECK(lines == (encodes ? 2 : 1));
+  if (encodes) CHECK(pairs > (name == "e2m1" ? 60 : 900));
   CHECK(different == 0);
 }
 
@@ -55,6 +56,17 @@ void equals_package(std::string const& name) {
 TEST_CASE("all codes of 8-bit floats, and all ties, are those of the package ml-dtypes", "[core]") {
   equals_package<float8_e4m3>("e4m3");
   equals_package<float8_e5m2>("e5m2");
+}
+
+TEST_CASE("so are those of 4-bit floats, and of scales", "[core]") {
+  equals_package<float4_e2m1>("e2m1");
+  equals_package<float8_e8m0, false>("e8m0");
+  CHECK(static_cast<float>(float4_e2m1::max()) == 6);
+  CHECK(float4_e2m1(-0.1F).bits == 8);
+  for (int const exponent : {-127, -126, 0, 3, 127})
+    CHECK(static_cast<float>(float8_e8m0::power(exponent)) == std::ldexp(1.0F, exponent));
+  CHECK(float8_e8m0::power(-200).bits == 0);
+  CHECK(float8_e8m0::power(200).bits == 254);
 }
 
 TEST_CASE("8-bit floats at the ends of their ranges", "[core]") {

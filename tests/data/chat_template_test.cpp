@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "../catch.hpp"
@@ -76,6 +77,13 @@ TEST_CASE("the usual spellings of templates are recognised, and others are not t
   CHECK(chat_template_of("{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + "
                          "'<|im_end|>\\n' }}{% endfor %}") == chat_template::chatml);
   CHECK(chat_template_of(llama3) == chat_template::llama3);
+  // JSON's "\n" is a line end in the template's quotes, as in most files of models.
+  for (auto const& [spelled, kind] :
+       {std::pair(chatml, chat_template::chatml), std::pair(llama3, chat_template::llama3)}) {
+    auto raw = spelled;
+    for (auto at = raw.find("\\n"); at != std::string::npos; at = raw.find("\\n")) raw.replace(at, 2, "\n");
+    CHECK(chat_template_of(raw) == kind);
+  }
   for (auto const& other :
        {chatml + "!", "x" + chatml, chatml.substr(1), chatml.substr(0, 40), std::string(), "{{ 'Today is ' }}" + llama3,
         "{{ bos_token }}\n" + chatml, chatml.substr(0, 29) + "\n {{ message }}" + chatml.substr(29)}) {

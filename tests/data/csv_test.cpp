@@ -14,6 +14,9 @@
 #include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/contract/dataset.hpp"
+#include "trireme/data/any_dataset.hpp"
+#include "trireme/data/combined.hpp"
+#include "trireme/data/model_files.hpp"
 
 using namespace trireme;
 
@@ -74,6 +77,12 @@ TEST_CASE("columns of a table become numbers, at any position", "[data][csv]") {
   CHECK(encoding.columns[1].categories == std::vector<std::string>{"Bonn", "Bonn, \"West\"\r\n", "Ulm"});
   encoding.save(here / "encoding.json");
   CHECK(data::csv_encoding::read(here / "encoding.json") == encoding);
+  data::concat const both{samples, samples};
+  REQUIRE(data::model_files_of(both).size() == 1);
+  CHECK(data::csv_encoding::in(both.model_files()) == encoding);
+  CHECK(data::model_files_of(data::any_dataset(both)) == samples.model_files());
+  CHECK(contains(sentence_of([] { static_cast<void>(data::csv_encoding::in({})); }),
+                 "there is no csv_encoding.json among these 0 files"));
   auto other = from;
   other.files = here / "c.csv";
   other.encoding = data::csv_encoding::read(here / "encoding.json");

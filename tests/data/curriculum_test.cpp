@@ -119,6 +119,15 @@ TEST_CASE("a curriculum is the same on any number of ranks and after a resume", 
   data::loader again(mixed, {.batch = 12, .seed = 11, .prefetch = 0});
   again.seek(part.position());
   CHECK(taken(again, 100) == std::vector(all.begin() + 60 * 24, all.end()));
+
+  // Another source: an epoch has as many samples as before, but others.
+  data::curriculum const more{{.batch = 24, .steps = 100}, {{mixed, 1}, {numbers{10, 3000}, 1}}};
+  data::loader other(more, options);
+  CHECK(sentence_of([&] { other.seek(part.position()); }) ==
+        "trireme::data::loader: cannot seek to trireme::data::loader_position{.epoch = 0, .position = 1440, "
+        ".samples = 2400, .seed = 11, .of = 1050} with 2400 samples of 1060 in the order of seed 11; give the dataset "
+        "and the seed of that position, or seek(place.next_epoch())");
+  other.seek(part.position().next_epoch());
 }
 
 TEST_CASE("samples of a source that begins again are augmented in another way", "[data]") {

@@ -98,10 +98,10 @@ for code, sentence, arguments in (
         (1, "WhitespaceSplit", (path("gpt"), "--to", "gguf", "--type", "f32")),
         (1, "config.json", (path("nothing"), "--to", "gguf", "--out", path("gpt", "x"))),
         (1, "no such file", (path("llama"), "--to", "gguf", "--out", path("nothing", "x"))),
-        (2, "only gguf and onnx are written", (path("gpt"), "--to", "onxx")),
+        (2, "only gguf, onnx and huggingface are written", (path("gpt"), "--to", "onxx")),
         (2, "it is portable", (path("gpt"), "--to", "onnx", "--dialect", "fused")),
         (2, "it is yes or no", (path("gpt"), "--to", "onnx", "--past", "2")),
-        (2, "--type is of gguf", (path("gpt"), "--to", "onnx", "--type", "f16")),
+        (2, "--type of onnx is f32", (path("gpt"), "--to", "onnx", "--type", "f16")),
         (2, "--past is of onnx", (path("gpt"), "--to", "gguf", "--past", "no")),
         (2, "q8_0", (path("gpt"), "--to", "gguf", "--type", "q3_k")),
         (2, "--to gguf or --to onnx", (path("gpt"),)), (2, "unknown option", (path("gpt"), "--from", "x"))):

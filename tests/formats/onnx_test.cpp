@@ -1,6 +1,8 @@
 #include "trireme/formats/onnx.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +14,7 @@
 #include "../support/sentence.hpp"
 #include "scratch.hpp"
 #include "trireme/formats/detail/protobuf.hpp"
+#include "trireme/formats/safetensors.hpp"
 
 // What onnxruntime computes of a model's graph is compared in tests/nn/onnx_test.cpp.
 
@@ -72,8 +75,12 @@ TEST_CASE("a graph is one file, or two where weights are many", "[formats][onnx]
     CHECK(to.has_data_file() == (most == 27));
     auto bytes = std::filesystem::file_size(path);
     if (most == 27) {
-      CHECK(std::filesystem::file_size(path + ".data") == 4096 + 4);  // the second one begins at a multiple of 4096
-      bytes += 4096 + 4;
+      trireme::formats::safetensors::reader const weights(path + ".safetensors");
+      CHECK(weights.entries().size() == 3);
+      std::vector<float> read(6);
+      weights.read("w", 0, std::span(read));
+      CHECK(std::equal(read.begin(), read.end(), numbers.begin()));
+      bytes += std::filesystem::file_size(path + ".safetensors");
     }
     CHECK(to.file_bytes() == bytes);
     CHECK(count(path, 7, 1) == 2);   // nodes
@@ -103,8 +110,32 @@ TEST_CASE("onnxruntime reads weights of more than 4 GiB", "[formats][onnx]") {
   to.write(std::span(numbers).first(128));
   to.finish();
   CHECK(to.has_data_file());
-  CHECK(std::filesystem::file_size(dir / "large.onnx.data") == ((std::uint64_t{1} << 32) + 4096 + 256));
+  CHECK(std::filesystem::file_size(dir / "large.onnx.safetensors") > (std::uint64_t{1} << 32));
   python_ran("check_onnx_large.py", dir.path());
+}
+
+TEST_CASE("weights are floats or bytes", "[formats][onnx]") {
+  scratch dir;
+  auto graph = line();
+  graph.weights = {{"w", {2, 3}}, {"blocks", {3}, onnx::element::u8}};
+  std::array<std::byte, 3> const bytes{std::byte{1}, std::byte{2}, std::byte{255}};
+  for (std::uint64_t const most : {0, 100}) {
+    auto const path = dir / std::to_string(most);
+    onnx::writer to(path, graph, {.most_inline = most});
+    CHECK(sentence_of<config_error>([&] {
+            to.write(std::span<std::byte const>(bytes));
+          }).find("the weight \"w\" is of floats, not bytes") != std::string::npos);
+    to.write(std::span(numbers).first(6));
+    CHECK(sentence_of<config_error>([&] {
+            to.write(std::span(numbers).first(1));
+          }).find("\"blocks\" is of bytes, not floats") != std::string::npos);
+    to.write(std::span<std::byte const>(bytes));
+    to.finish();
+    if (most > 0) continue;
+    std::vector<std::uint8_t> read(3);
+    trireme::formats::safetensors::reader(path + ".safetensors").read("blocks", 0, std::span(read));
+    CHECK(read == std::vector<std::uint8_t>{1, 2, 255});
+  }
 }
 
 TEST_CASE("the same numbers are one constant", "[formats][onnx]") {

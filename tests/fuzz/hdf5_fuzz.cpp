@@ -13,6 +13,10 @@
 
 // The library does not free all that it had read of a damaged file.
 extern "C" char const* __lsan_default_suppressions() { return "leak:libhdf5"; }  // NOLINT(bugprone-reserved-identifier)
+// A damaged file may say that a part of it has terabytes. The library reports that there is no memory for them.
+extern "C" char const* __asan_default_options() {  // NOLINT(bugprone-reserved-identifier)
+  return "allocator_may_return_null=1";
+}
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace trireme;

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes float8.txt: what the package ml-dtypes makes of 8-bit floats (ml_dtypes 0.6.0, numpy 2.4.6).
+"""Makes float8.txt: what the package ml-dtypes makes of floats of 8 and 4 bits (ml_dtypes 0.6.0, numpy 2.4.6).
 
-A line "format decode": the bits of the 256 codes as floats; NaN as 7fc00000. A line "format encode": pairs of the bits
-of a float and its code: each code's own number, every number halfway between two neighbours, and the floats next to
-those on both sides; all with both signs, and the same around the end of the range, and numbers far outside of it.
+A line "format decode": the bits of the 256 (e2m1: 16) codes as floats; NaN as 7fc00000. A line "format encode": pairs
+of the bits of a float and its code: each code's own number, every number halfway between two neighbours, and the
+floats next to those on both sides; all with both signs, and the same around the end of the range, and numbers far
+outside of it.
 """
 import pathlib
 
@@ -12,11 +13,14 @@ import numpy as np
 
 np.seterr(all="ignore")
 lines = []
-for name, kind in (("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)):
-    decoded = np.arange(256, dtype=np.uint8).view(kind).astype(np.float32)
+for name, kind in (("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2),
+                   ("e2m1", ml_dtypes.float4_e2m1fn), ("e8m0", ml_dtypes.float8_e8m0fnu)):
+    decoded = np.arange(16 if name == "e2m1" else 256, dtype=np.uint8).view(kind).astype(np.float32)
     bits = decoded.view(np.uint32).copy()
     bits[np.isnan(decoded)] = 0x7fc00000
     lines.append(name + " decode " + " ".join("%x" % each for each in bits))
+    if name == "e8m0":  # powers of two, which are never asked for from other numbers
+        continue
     finite = np.unique(decoded[np.isfinite(decoded) & (decoded >= 0)])
     largest, spacing = finite[-1], finite[-1] - finite[-2]
     ends = [largest + spacing / 2, largest + spacing]

@@ -1,6 +1,7 @@
 // test-sanitize: none
 #include "trireme/nn/onnx_images.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -12,8 +13,12 @@
 #include "../formats/scratch.hpp"
 #include "../support/python.hpp"
 #include "../support/sentence.hpp"
+#include "trireme/formats/file.hpp"
 #include "trireme/formats/safetensors.hpp"
+#include "trireme/nn/convnet_files.hpp"
+#include "trireme/nn/vit_files.hpp"
 #include "trireme/train/onnx.hpp"
+#include "trireme/train/pretrained.hpp"
 #include "trireme/trireme.hpp"
 
 using namespace trireme;
@@ -96,7 +101,27 @@ void add(kept& to, Model const& model, std::string const& kind, scratch const& d
                                    {.dialect = *nn::onnx_dialect_named(dialect)});
       CHECK((bytes > 0) == (world.rank() == 0));
     }
-    auto const logits = trainer.predict(tensor_view<float const>(pixels.data(), {seen, height, width, channels}));
+    if constexpr (requires { model.in_files(); }) {  // the same from its files
+      save_pretrained(trainer, dir / kind);
+      if (world.rank() == 0) {
+        nn::write_onnx_directory(dir / kind, dir / ("made_" + kind));
+        CHECK(formats::read_file(dir / ("made_" + kind + "/model.onnx")) ==
+              formats::read_file(dir / text("portable/images_", kind, ".onnx")));
+        CHECK(std::filesystem::exists(dir / ("made_" + kind + "/config.json")));
+        CHECK_FALSE(std::filesystem::exists(dir / ("made_" + kind + "/genai_config.json")));
+      }
+    }
+    tensor_view<float const> const some(pixels.data(), {seen, height, width, channels});
+    auto const logits = trainer.predict(some);
+    if constexpr (requires { model.in_files(); }) {  // and it is that model again after reading them
+      CHECK(nn::read_description<Model>(dir / kind) == model);
+      trainer.fit(data, {.steps = 6, .batch = 6});
+      auto const changed = trainer.predict(some);
+      load_pretrained(trainer, dir / kind);
+      auto const again = trainer.predict(some);
+      CHECK_FALSE(std::ranges::equal(changed.span(), logits.span()));
+      CHECK(std::ranges::equal(again.span(), logits.span()));
+    }
     if (world.rank() != 0) return;
     to.add("images_" + kind + "/x", tensor_view<float const>(pixels.data(), {seen, height, width, channels}));
     to.add("images_" + kind + "/y", logits.view());

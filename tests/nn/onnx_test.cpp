@@ -131,6 +131,7 @@ TEST_CASE("onnxruntime computes our logits in every dialect", "[nn][onnx]") {
     train(model, folder.path());
     all(kind, folder.path(), model, by_groups);
     if (!by_groups) return;
+    written(kind, folder.path(), {.dialect = nn::onnx_dialect::ort, .four_bits = true}, ".q4_0");
     for (auto const dialect : nn::onnx_dialects)
       nn::write_onnx_directory(folder.path(), dir / text(dialect, "/", kind, ".genai"),
                                {.dialect = *nn::onnx_dialect_named(dialect)});
@@ -148,7 +149,7 @@ TEST_CASE("onnxruntime computes our logits in every dialect", "[nn][onnx]") {
                        .layers = 2,
                        .heads = 4,
                        .key_heads = 2,
-                       .channels = 24,
+                       .channels = 32,
                        .hidden = 20,
                        .head_width = 16};
   auto mistral = wide, qwen = wide;
@@ -199,6 +200,8 @@ TEST_CASE("heads of another width have no GroupQueryAttention", "[nn][onnx]") {
         }) ==
         "trireme::nn::attend model.layers.0.self_attn: onnxruntime's GroupQueryAttention takes heads whose width is a "
         "multiple of 16 with rotary positions, and these are 8 wide; use the dialect native or portable");
+  CHECK(sentence_of<config_error>([&] { static_cast<void>(nn::in_onnx(nn::llama{}, {.four_bits = true})); }) ==
+        "trireme::nn::in_onnx: weights of 4 bits are onnxruntime's own (MatMulNBits); use the dialect ort");
   CHECK(nn::onnx_dialect_named("ort") == nn::onnx_dialect::ort);
   CHECK_FALSE(nn::onnx_dialect_named("other"));
 }

@@ -24,8 +24,14 @@ double a_step() {
   tensor<A, Space> values(shape{3});
   tensor<float, Space> wanted(wide);
   arena<Space> scratch;
-  std::vector<std::int64_t> const samples{3, 4};
-  ops::dropout_site const drop{0.1, {1, 2}, 3, samples};
+  tensor<std::int64_t, Space> samples(shape{2});
+  kernels::upload(samples.view(), std::vector<std::int64_t>{3, 4});
+  sample_ids_in<Space> ids;
+  if constexpr (std::is_same_v<Space, host>)
+    ids = samples.span();
+  else
+    ids = samples.view();
+  ops::dropout_site_in<Space> const drop{0.1, {1, 2}, 3, ids};
   ops::attention_shape const what{batch, context, 2, channels};
 
   for (auto* each : {&x, &y, &table, &places, &gain, &bias, &qkv, &matrix, &logits}) {

@@ -35,7 +35,7 @@ constexpr bool has_sets() {
   static_assert(ops::detail::attends<k, v, Space>);
   static_assert(ops::detail::normalises<k, v>);
   static_assert(ops::detail::embeds<k, v>);
-  static_assert(ops::detail::activates<k, v>);
+  static_assert(ops::detail::activates<k, v, Space>);
   static_assert(ops::detail::scores<k, v, Space>);
   static_assert(ops::detail::arranges<k, v>);
   static_assert(ops::detail::takes_parts<k, v, Space>);
@@ -51,6 +51,7 @@ constexpr bool has_sets() {
   static_assert(ops::detail::codes_numbers<k, c> && ops::detail::draws_elements<k, c>);
   static_assert(ops::detail::selects_by_sample<k, c>);
   using w = ops::detail::whole_tensor_views<Space, env>;
+  static_assert(ops::detail::takes_tensors_out<k, w>);
   static_assert(ops::detail::updates_lamb<ops::whole_tensors_on<Space>, w>);
   static_assert(ops::detail::updates_adafactor<ops::whole_tensors_on<Space>, w>);
   static_assert(ops::detail::updates_muon<ops::whole_tensors_on<Space>, w>);

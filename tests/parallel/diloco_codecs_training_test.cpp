@@ -56,7 +56,7 @@ TEST_CASE("diloco learns with each compressor and in fragments, resumes bit for 
     }
   }
   CHECK(contains(on_mlp.moves({2, 3}, adaptive, averaged, codec{error_feedback<top_k>{}}),
-                 "numbers that belong to each of 2 ranks"));
+                 "is of 2 learners, and this run has 3"));
   CHECK(contains(sentence_of([&] { static_cast<void>(on_mlp.state_by_threads(2, adaptive, nesterov, codec{dgc{}})); }),
                  "has a momentum of 0.9, too; use it with optim::sgd{.momentum = 0} (in parallel::diloco with "
                  ".outer_momentum = 0)"));

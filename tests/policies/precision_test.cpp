@@ -1,8 +1,10 @@
 // test-sanitize: none
 #include "fp8.hpp"
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "../catch.hpp"
 #include "../support/policy_cases.hpp"
@@ -111,4 +113,48 @@ TEST_CASE("a precision gets each operand of each product of a layer, with the we
     }
   }
   CHECK(seen.size() == 2 * 4 * 5);
+}
+
+namespace {
+
+/// Float that asks for the products of the head alone, and notes their operands.
+struct of_heads : user::fp8 {
+  bool head = true;
+  static inline std::map<std::string, int> seen;
+  static inline std::vector<std::uint64_t> draws;
+  class instance : public user::fp8::instance {
+   public:
+    explicit instance(of_heads const& it) : user::fp8::instance(it), head_(it.head) {}
+    bool writes(product_operand const& which) const { return which.head && head_; }
+    void operand(product_operand const& which, tensor_view<float const> from, tensor_view<float> to) {
+      std::copy(from.span().begin(), from.span().end(), to.span().begin());
+      static constexpr char const* roles[] = {"input", "weight", "gradient"};
+      static constexpr char const* products[] = {"forward", "input gradient", "weight gradient"};
+      ++seen[text(roles[static_cast<int>(which.is)], " of ", products[static_cast<int>(which.of)])];
+      if (which.of == product_operand::product::forward && which.is == product_operand::role::weight)
+        draws.push_back(which.draw);
+    }
+
+   private:
+    bool head_;
+  };
+};
+
+}  // namespace
+
+TEST_CASE("a precision that asks for the head's products gets their operands, and copies change nothing",
+          "[policies]") {
+  of_heads::seen.clear();
+  of_heads::draws.clear();
+  auto const same = losses(1, of_heads{});
+  CHECK(same == losses(1, of_heads{{}, false}));
+  CHECK(same == losses(1, precision::fp32{}));
+  auto const& seen = of_heads::seen;
+  CHECK(seen.size() == 6);
+  CHECK(seen.at("weight of forward") >= 6);
+  CHECK(seen.at("weight of input gradient") == 6);
+  CHECK(seen.at("gradient of weight gradient") == seen.at("input of weight gradient"));
+  // Each step draws other numbers.
+  std::sort(of_heads::draws.begin(), of_heads::draws.end());
+  CHECK(std::unique(of_heads::draws.begin(), of_heads::draws.end()) - of_heads::draws.begin() >= 6);
 }

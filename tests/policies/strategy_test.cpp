@@ -21,7 +21,7 @@ TEST_CASE("a user's strategy that averages every few steps trains and resumes bi
     CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, adaptive, user::averaging{}) == "");
   }
   CHECK(contains(policy_cases::on_mlp.moves({2, 3}, adaptive, user::averaging{}),
-                 "numbers that belong to each of 2 ranks, and this run has 3"));
+                 "is of 2 learners, and this run has 3"));
 }
 
 TEST_CASE("the counts of a user's strategy are saved", "[policies]") {

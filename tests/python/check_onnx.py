@@ -2,7 +2,8 @@
 
 usage: check_onnx.py FOLDER
 Expects what nn/onnx_test.cpp and nn/onnx_images_test.cpp write: FOLDER/ours.safetensors and FOLDER/DIALECT/NAME.onnx;
-NAME.alone.onnx has no past, NAME.apart.onnx has its weights in a second file, NAME.genai is for onnxruntime-genai.
+NAME.alone.onnx has no past, NAME.apart.onnx has its weights in a second file, NAME.q4_0.onnx has weights of 4 bits,
+NAME.genai is for onnxruntime-genai.
 Exit code 77: the packages are missing.
 """
 
@@ -18,6 +19,10 @@ except ImportError as missing:
     print("skipped:", missing)
     sys.exit(77)
 
+try:
+    import gguf
+except ImportError:
+    gguf = None
 try:
     import onnxruntime_genai
 except ImportError:
@@ -110,10 +115,47 @@ def decoder(name, ours, tokens, folder):
             again = opened(path)
             assert (other == "alone") == (len(again.get_outputs()) == 1)
             worst = max(worst, far(again.run(["logits"], feeds(again, tokens, None))[0], whole[0]))
+    path = os.path.join(folder, name + ".q4_0.onnx")
+    if os.path.exists(path):
+        worst = max(worst, four_bits(path, session, tokens))
     chosen = os.path.join(folder, name + ".genai")
     if onnxruntime_genai is not None and os.path.exists(chosen):
         generated(session, chosen)
     return worst
+
+
+def four_bits(path, session, tokens):
+    """Weights of 4 bits: the graph of F32 computes the same with the numbers that gguf's Q4_0 has for its weights."""
+    coarse = opened(path)
+    whole, blocks = (onnx.load(each) for each in (path.replace(".q4_0", ""), path))
+    held = {each.name: onnx.numpy_helper.to_array(each) for each in blocks.graph.initializer}
+    values = {each.name: onnx.numpy_helper.to_array(each) for each in whole.graph.initializer}
+    names = [node.input[1] for node in blocks.graph.node if node.op_type == "MatMulNBits"]
+    assert names, path
+    for name in (each.removesuffix(".q4_0") for each in names):
+        stored, scales = held[name + ".q4_0"], held[name + ".scales"]
+        numbers = np.stack([stored & 15, stored >> 4], -1).reshape(*scales.shape, 32).astype(np.int8) - 8
+        numbers = (numbers * scales[..., None]).astype(np.float32).reshape(len(scales), -1)  # (outputs, inputs)
+        products = [node for node in whole.graph.node if node.op_type == "MatMul" and node.input[1] == name]
+        turns = [node for node in whole.graph.node if node.op_type == "Transpose" and node.input[0] == name]
+        assert len(products) + len(turns) == 1, name
+        if gguf is not None:
+            kind = gguf.GGMLQuantizationType.Q4_0
+            rows = np.ascontiguousarray(values[name].T if products else values[name])
+            right = gguf.quants.dequantize(gguf.quants.quantize(rows, kind), kind)
+            assert np.array_equal(numbers, right), (path, name)
+        whole.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(numbers.T), name + ".4"))
+        for node in products:
+            node.input[1] = name + ".4"
+        for node in turns:
+            node.op_type, node.input[0] = "Identity", name + ".4"
+            del node.attribute[:]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3  # without warnings of the weights that are left
+    same = onnxruntime.InferenceSession(whole.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    one, other = (each.run(["logits"], feeds(each, tokens, None))[0] for each in (coarse, same))
+    assert far(one, session.run(["logits"], feeds(session, tokens, None))[0]) > MOST  # it is coarse
+    return far(one, other)
 
 
 def generated(session, folder):

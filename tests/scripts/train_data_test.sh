@@ -56,6 +56,18 @@ said=$("$root/scripts/train" --data shards --vocabulary 9 2>&1)
 expect "$said" "--data $work/shards"
 expect "$(wc -l <"$calls") calls" "4 calls"
 
+# Conversations are trained on as they are.
+printf '\n{"prompt": "a", "completion": "b"}\n' >chats.jsonl
+said=$("$root/scripts/train" --data chats.jsonl --tokenizer tokenizer.json --chat chatml 2>&1)
+expect "$said" "--chat chatml" "--data $work/chats.jsonl"
+gzip -k chats.jsonl
+expect "$("$root/scripts/train" --data chats.jsonl.gz --tokenizer tokenizer.json 2>&1)" "--data $work/chats.jsonl.gz"
+expect "$("$root/scripts/train" --data 'chat*.jsonl' --tokenizer tokenizer.json 2>&1)" "--data $work/chat*.jsonl"
+expect "$(wc -l <"$calls") calls" "4 calls"
+echo '{"text": "\"messages\": no"}' >quoted.jsonl
+"$root/scripts/train" --data quoted.jsonl --tokenizer tokenizer.json >/dev/null 2>&1
+expect "$(wc -l <"$calls") calls" "5 calls"
+
 refused() {  # refused PART ARGUMENTS...
   local part=$1 said
   shift
@@ -66,6 +78,7 @@ refused() {  # refused PART ARGUMENTS...
   expect "$said" "$part"
 }
 refused "is text; give the --tokenizer" --data a.jsonl
+refused "holds conversations; give the --tokenizer" --data chats.jsonl
 refused "is text; give the --tokenizer" --data a.txt --tokenizer a.model
 refused "--key goes with --data FILE.txt or FILE.jsonl" --data shards --vocabulary 9 --key body
 refused "no file matches --data $work/no.txt" --data no.txt --tokenizer tokenizer.json

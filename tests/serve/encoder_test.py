@@ -7,20 +7,9 @@ import os
 import shutil
 import struct
 
-from serving import Server, expect
+from serving import Server, expect, read_tensors
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "pretrained")
-
-
-def read_tensors(path):
-    """The tensors of a safetensors file, as flat lists."""
-    with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = file.read()
-    letters = {"F32": "f", "F64": "d", "I32": "i", "I64": "q"}
-    return {name: list(struct.unpack("<%d%s" % (math.prod(told["shape"]), letters[told["dtype"]]),
-                                     data[slice(*told["data_offsets"])]))
-            for name, told in header.items() if name != "__metadata__"}
 
 
 def close(a, b, apart=1e-5):

@@ -9,12 +9,14 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../catch.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/core/rng.hpp"
+#include "trireme/ops/host/integer_products.hpp"
 #include "trireme/train/generate.hpp"
 #include "trireme/trireme.hpp"
 
@@ -210,6 +212,51 @@ TEST_CASE("log-probabilities of a prompt are those of whole predictions", "[serv
                       std::log(sum))) < 1e-5);
       CHECK(tops[i][0].logprob >= tops[i][1].logprob);
     }
+  }
+}
+
+TEST_CASE("with products of integers a request's tokens do not depend on others, and are almost as probable",
+          "[serve]") {
+  watchdog dog("integers");
+  nn::llama const model{.vocabulary = 37, .context = 64, .layers = 2, .heads = 4, .key_heads = 2, .channels = 64};
+  constexpr std::uint64_t requests = 5;
+  auto const serve_all = [&](bool together) {
+    comm::self_world world;
+    auto trainer = frozen_trainer(model, world);
+    trainer.initialise(5);
+    auto decoder = serve::decoder_of(trainer, model);
+    serve::engine engine(decoder, {.positions = 512, .most_running = 4, .tokens_in_pass = 20});
+    std::vector<answer> answers(requests);
+    for (std::uint64_t i = 0; i < requests; ++i) {
+      engine.submit({.prompt = words(i, 30, 37), .max_tokens = 8, .temperature = 0, .logprobs = 1, .echo = true},
+                    into(answers[i]));
+      while (!together && engine.pass()) {
+      }
+    }
+    engine.drain();
+    return answers;
+  };
+  auto const exact = serve_all(true);
+  for (auto const& [form, most] : {std::pair{ops::weight_form::int8, 0.01}, std::pair{ops::weight_form::int4, 0.2}}) {
+    ops::integer_products const scope(form);
+    auto const alone = serve_all(false), together = serve_all(true);
+    double differs = 0, sum = 0, expected = 0;
+    for (std::size_t i = 0; i < requests; ++i) {
+      CHECK(together[i].tokens == alone[i].tokens);
+      CHECK(together[i].logprobs == alone[i].logprobs);
+      for (std::size_t t = 1; t < 30; ++t) {
+        auto const one = static_cast<double>(together[i].prompt_logprobs[t]);
+        auto const other = static_cast<double>(exact[i].prompt_logprobs[t]);
+        differs = std::max(differs, std::abs(one - other));
+        sum += one;
+        expected += other;
+      }
+    }
+    INFO(name_of(form) << ": largest difference " << differs << ", perplexity times "
+                       << std::exp((expected - sum) / (requests * 29)));
+    CHECK(differs > 0);
+    CHECK(differs < 10 * most);
+    CHECK(std::abs(expected - sum) / (requests * 29) < most);
   }
 }
 

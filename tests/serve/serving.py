@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import os
 import random
 import re
@@ -63,6 +64,37 @@ def write_model(folder, vocabulary, channels=48, heads=4, layers=2, hidden=64, c
                    "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads // 2,
                    "head_dim": width, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
                    "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None}, file)
+
+
+def read_shapes(path):
+    """The shapes of the tensors of a safetensors file."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return {name: told["shape"] for name, told in header.items() if name != "__metadata__"}
+
+
+def read_tensors(path):
+    """The tensors of a safetensors file, as flat lists."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    letters = {"F32": "f", "F64": "d", "I32": "i", "I64": "q"}
+    return {name: list(struct.unpack("<%d%s" % (math.prod(told["shape"]), letters[told["dtype"]]),
+                                     data[slice(*told["data_offsets"])]))
+            for name, told in header.items() if name != "__metadata__"}
+
+
+def write_tensors(path, tensors):
+    """Writes lists of numbers as F32; tensors has shapes and lists."""
+    header, data = {}, bytearray()
+    for name, (shape, numbers) in tensors.items():
+        begin = len(data)
+        data += struct.pack("<%df" % math.prod(shape), *numbers)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
 
 
 def write_tokenizer(path):

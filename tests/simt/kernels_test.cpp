@@ -163,7 +163,7 @@ TEST_CASE("dropout drops the host's numbers, also in a part of a sample") {
         auto y = numbers<T>(n, 10, false), z = y;
         std::int64_t const sample[] = {123456789012LL};
         dropout_site const site{0.3, {42, 7}, 5, sample, first, first + static_cast<std::int64_t>(n)};
-        kernels::dropout_call const call{dtype_of<T>, site.probability, site.key, site.site, sample, 1};
+        kernels::dropout_call const call{dtype_of<T>, site.probability, site.key, site.site, sample};
         auto const count = static_cast<std::int64_t>(n);
         REQUIRE(kernels::dropout(none, call, y.data(), first, count, site.whole) == 0);
         ops::host_elementwise::dropout(on(z), site);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "trireme/contract/numerics.hpp"
 #include "trireme/core/space.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/ops/batch_queue.hpp"
 #include "trireme/ops/phantom.hpp"
 #include "trireme/ops/squares.hpp"
 
@@ -28,6 +30,9 @@
 /// started on the second sees all that was queued on the first. The first sees the result of a collective after order()
 /// or wait() of its request. So a kernel that writes what a pending collective reads or writes, or reads what it
 /// writes, and memory that is released under it, are findings: on a device they would be races.
+///
+/// Batches are copied on a third queue, from memory that a loader fills: a kernel that reads one without order(), a
+/// copy to memory that a kernel still reads, and a loader that writes what is still to be copied are findings, too.
 namespace recording {
 
 using trireme::text;
@@ -40,10 +45,22 @@ struct access {
   }
 };
 
-/// A collective that the rank's kernels are not ordered after.
+/// A collective, or the copy of a batch with this number, that the rank's kernels are not ordered after.
 struct pending {
   std::string name;
   std::vector<access> uses;
+  std::int64_t copy = 0;
+};
+/// What a kernel, or a copy, uses of the memory that batches are in.
+struct numbered_access {
+  std::int64_t number;
+  std::string name;
+  access use;
+};
+/// The number of a call that does nothing, for each kind of call on the queue of batches; below 0: all do what they
+/// say. For finish() 0 means every call.
+struct omissions {
+  std::int64_t order = -1, follow = -1, finish = -1;
 };
 
 /// What one rank has done.
@@ -57,6 +74,15 @@ struct log {
   std::int64_t left_out = -1;      ///< the number of an order() that does nothing
   bool queued = false;             ///< kernels since the last read
 
+  std::int64_t copies = 0;  ///< of parts of batches
+  std::int64_t copy_orders = 0, follows = 0, finishes = 0;
+  omissions without{};
+  std::int64_t followed = 0;               ///< copies begin behind this kernel
+  std::vector<access> landings{};          ///< where copies went
+  std::vector<numbered_access> touched{};  ///< by kernels, of these
+  std::mutex reading_lock;
+  std::vector<numbered_access> reading{};  ///< by copies, of the memory of the host
+
   void uses(std::string_view who, std::vector<access> const& all) {
     for (auto const& one : open)
       for (auto const& mine : all)
@@ -64,7 +90,19 @@ struct log {
           if (mine.conflicts(its) && findings.size() < 20)
             findings.push_back(text(who, mine.writes ? " writes" : " reads", " what ", one.name,
                                     its.writes ? " writes" : " reads", ", without order() between them"));
+    for (auto const& mine : all)
+      for (auto const& landing : landings)
+        if (mine.begin < landing.end && landing.begin < mine.end) touched.push_back({kernels, std::string(who), mine});
   }
+  /// A loader writes there; in any thread.
+  void host_writes(void const* address, std::size_t bytes) {
+    auto const at = reinterpret_cast<std::uintptr_t>(address);
+    std::lock_guard const one(reading_lock);
+    for (auto const& each : reading)
+      if (each.use.conflicts({at, at + bytes, true}) && late.size() < 20)
+        late.push_back("the loader writes what the copy of a batch reads, without finish() between them");
+  }
+  std::vector<std::string> late{};  ///< findings of host_writes
   void host_reads(std::string_view what) {
     if (queued) reads.emplace_back(what);
     queued = false;
@@ -97,12 +135,25 @@ void add(std::vector<access>& to, T const& it) {
   }
 }
 
+/// Memory of the host that a loader fills.
+struct staging_memory {
+  static constexpr std::string_view name = "recording_staging";
+  static constexpr std::size_t alignment = trireme::host::alignment;
+  static constexpr bool touchable = true;
+  [[nodiscard]] static void* allocate(std::size_t bytes) { return trireme::host::allocate(bytes); }
+  static void deallocate(void* block, std::size_t bytes) noexcept {
+    if (current != nullptr) current->host_writes(block, bytes);
+    trireme::host::deallocate(block, bytes);
+  }
+};
+
 /// The memory space.
 struct memory {
   static constexpr std::string_view name = "recording";
   static constexpr std::size_t alignment = trireme::phantom::alignment;
   static constexpr bool without_elements = true;
   using complete_kernels = memory;
+  using staging = staging_memory;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
     auto* const block = trireme::host::allocate(bytes);
@@ -286,6 +337,69 @@ struct trireme::ops::on<recording::memory> : trireme::ops::phantom_kernels<recor
 };
 template <>
 struct trireme::comm::space_kernels<recording::memory> : trireme::comm::space_kernels<trireme::host> {};
+
+template <>
+class trireme::ops::batch_queue<recording::memory> {
+ public:
+  struct event {
+    std::int64_t copy = 0, kernel = 0;
+  };
+  batch_queue() = default;
+  batch_queue(batch_queue const&) = delete;
+  batch_queue& operator=(batch_queue const&) = delete;
+  ~batch_queue() {
+    if (recording::current != nullptr) finished(*recording::current, {recording::current->copies});
+  }
+
+  static void copy(void* to, void const* from, std::size_t bytes) {
+    std::memcpy(to, from, bytes);
+    if (recording::current == nullptr) return;
+    auto& log = *recording::current;
+    auto const use = [bytes](void const* at, bool writes) {
+      auto const begin = reinterpret_cast<std::uintptr_t>(at);
+      return recording::access{begin, begin + bytes, writes};
+    };
+    auto const written = use(to, true);
+    for (auto const& each : log.touched)
+      if (each.number > log.followed && each.use.conflicts(written) && log.findings.size() < 20)
+        log.findings.push_back(
+            trireme::text("the copy of a batch writes what ", each.name, " uses, without follow() between them"));
+    ++log.copies;
+    log.landings.push_back(written);
+    log.open.push_back({"the copy of a batch", {written}, log.copies});
+    std::lock_guard const one(log.reading_lock);
+    log.reading.push_back({log.copies, {}, use(from, false)});
+  }
+  static void copied(event& at) {
+    if (recording::current != nullptr) at.copy = recording::current->copies;
+  }
+  static void order(event const& at) {
+    auto* const log = recording::current;
+    if (log == nullptr || at.copy == 0 || log->copy_orders++ == log->without.order) return;
+    log->open.remove_if([&](auto const& each) { return each.copy > 0 && each.copy <= at.copy; });
+  }
+  static void computed(event& at) {
+    if (recording::current != nullptr) at.kernel = recording::current->kernels;
+  }
+  static void follow(event const& at) {
+    auto* const log = recording::current;
+    if (log == nullptr || at.kernel == 0 || log->follows++ == log->without.follow) return;
+    log->followed = std::max(log->followed, at.kernel);
+  }
+  static void finish(event const& at) {
+    auto* const log = recording::current;
+    if (log == nullptr) return;
+    ++log->finishes;
+    if (log->without.finish < 0) finished(*log, at);
+  }
+
+ private:
+  static void finished(recording::log& log, event const& at) {
+    log.open.remove_if([&](auto const& each) { return each.copy > 0 && each.copy <= at.copy; });
+    std::lock_guard const one(log.reading_lock);
+    std::erase_if(log.reading, [&](auto const& each) { return each.number <= at.copy; });
+  }
+};
 
 template <>
 class trireme::ops::nonfinite_flag<recording::memory> {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../catch.hpp"
@@ -36,6 +37,14 @@ struct elsewhere {
     return all.size() == 3 &&
            std::ranges::all_of(all, [&](auto const& name) { return formats::read_text(folder / name) == "precious"; });
   }
+};
+
+/// Samples with a file that a model needs with them.
+struct table : data::function<float (*)(float)> {
+  std::string content;
+  explicit table(std::string text)
+      : data::function<float (*)(float)>(+[](float x) { return x; }, {.samples = 32}), content(std::move(text)) {}
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return {{"table.json", content}}; }
 };
 
 }  // namespace
@@ -312,6 +321,26 @@ TEST_CASE("resume_or_start() resumes the run of a directory, or starts it", "[tr
     exchange.step(adamw);
     checkpoint::save(exchange, folder / "loop");
   }
+}
+
+TEST_CASE("checkpoints keep the files that a model needs with its data, and an epoch goes on with the same ones",
+          "[train][checkpoint]") {
+  watchdog const watch("files of the data");
+  scratch folder;
+  auto const run = [&](int ranks, std::int64_t steps, std::string const& content) {
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      table const data(content);
+      auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{}, world);
+      static_cast<void>(checkpoint::resume_or_start(trainer, folder / "run"));
+      auto const known = trainer.model_files();
+      if (world.rank() == 0 && content == "one" && trainer.steps() > 0) CHECK(known == data.model_files());
+      trainer.fit(data, {.steps = steps, .batch = 8});
+      trainer.save(folder / "run");
+    });
+  };
+  run(2, 2, "one");
+  run(1, 3, "one");
+  CHECK(contains(sentence_of([&] { run(2, 4, "two"); }), "with a table.json of the SHA-256 3fc4ccfe7458..., but"));
 }
 
 TEST_CASE("foreign files among checkpoints are not changed", "[train][checkpoint]") {

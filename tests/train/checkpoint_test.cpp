@@ -241,7 +241,7 @@ TEST_CASE("what ranks have not sent yet is divided anew among another number of 
   CHECK(
       contains(sentence_of([&] { load(3, 3); }),
                "holds numbers that belong to each of 2 ranks, and this run has 3 ranks; numbers of ranks of which not "
-               "only the sum counts (with local steps, say) need the same number of ranks under the same mesh"));
+               "only the sum counts need the same number of ranks under the same mesh"));
 }
 
 TEST_CASE("the newest two checkpoints are kept", "[train][checkpoint]") {

@@ -19,6 +19,7 @@
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/precision/fp16.hpp"
+#include "trireme/precision/fp8.hpp"
 #include "trireme/train/rule_table.hpp"
 #include "trireme/train/slots.hpp"
 
@@ -32,7 +33,7 @@ struct types {};
 using axes = types<parallel::data, parallel::zero<1>, parallel::zero<2>, parallel::zero<3>, parallel::diloco,
                    parallel::parameter_server, parallel::tensor, parallel::sequence, parallel::context,
                    parallel::pipeline<>, parallel::expert>;
-using precisions = types<precision::fp32, precision::fp64, precision::bf16, precision::fp16>;
+using precisions = types<precision::fp32, precision::fp64, precision::bf16, precision::fp16, precision::fp8>;
 using compressions = types<compression::none, compression::cast<bf16>, compression::quantise<8>, compression::random_k,
                            compression::top_k, compression::error_feedback<compression::top_k>, compression::power_sgd>;
 
@@ -129,17 +130,19 @@ inline std::string table() {
 inline std::string page() {
   auto out = text(
       "# Which policies can be combined\n\n"
-      "The table has each axis alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16) and each\n"
+      "The table has each axis alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16, fp8) and "
+      "each\n"
       "compressor (`none`, `cast`, `quantise`, `random_k`, `top_k`, `error_feedback`, `power_sgd`). A cell is the\n"
       "compiler's result: the combination *works*, or it breaks the named rule; the rules are below. A cell that "
       "names\n"
-      "no precision or compressor is the same for all of them. The rules treat `sign` and `top_k_sampled` like "
-      "`top_k`,\n"
-      "and `error_feedback` of every compressor like that of `top_k`, `dgc` too; `by_size` and `by_name` like "
-      "`power_sgd`.\n\n"
+      "no precision or compressor is the same for all of them. The rules treat `mxfp8`, `nvfp4` and `bf16_only` like\n"
+      "`fp8`, `sign` and `top_k_sampled` like `top_k`, and `error_feedback` of every compressor like that of `top_k`,\n"
+      "`dgc` too; `by_size` and `by_name` like `power_sgd`.\n\n"
       "`scripts/composition-table` writes this page from `train/rule_table.hpp`. The test `train.compatibility`\n"
       "compares the two, and trains each axis and each pair that works (in fp32, without a compressor) against serial\n"
-      "training; `diloco` and `parameter_server`, which define a step differently, are tested by `train.local_steps`.\n"
+      "training; `diloco` and `parameter_server`, which define a step differently, are tested by `train.local_steps` "
+      "and,\n"
+      "with other axes within the learners of `diloco`, by `train.learners`.\n"
       "The page assumes a communicator with all collectives. Sizes that do not fit are refused when the trainer is\n"
       "made; [strategies.md](strategies.md) lists these errors.\n\n",
       table(), "\n## Rules\n\n| rule | what is refused | what to do |\n|---|---|---|\n");

@@ -21,7 +21,6 @@ using policy_cases::on_mlp;
 
 inline auto const on_gpt = policy_cases::cases{toy::gpt, toy::text{}, 15};
 inline optim::adamw const adaptive{.learning_rate = 1e-2, .clip = 0.5};
-inline std::string const belongs_to_ranks = "numbers that belong to each of ";
 
 /// The part of a run on another number of ranks.
 enum class elsewhere { goes_on, is_refused };

@@ -21,7 +21,7 @@ def public_functions(path, name):
     public = re.split(r"\b(?:private|protected):", "".join(body))[0]
     names = set(re.findall(r"(?:^|[\s&*])([a-z][a-z_0-9]*)\(", public, re.M))
     names = {each for each in names if not each.endswith("_")}  # members that a constructor makes
-    return names - {"base", "for_gradients", "sums_in_a_tree"} - {
+    return names - {"base", "sums_in_a_tree"} - {
         "requires", "if", "sizeof", "decltype", "for", "static_assert", "noexcept", name, "operator"}
 
 

@@ -79,7 +79,8 @@ refuses("a balance of parts of samples", "balance", "2 ranks", parallel="context
 refuses("more ways than experts", "2 experts", "3 ranks", ranks=3, parallel="expert", experts=2)
 refuses("no period", "\"0\"", "at least 1", parallel="diloco:0")
 refuses("a period in words", "\"often\"", "number of steps", parallel="diloco:often")
-refuses("diloco beside experts", "expert", "no axis may distribute samples", experts=4, parallel="diloco,expert=2")
+refuses("diloco beside a server", "diloco", "run state of its own", parallel="diloco,parameter_server=2")
+refuses("learners that share gradients", "diloco", "has zero1", parallel="diloco,zero2=2")
 refuses("a server in one tree", "--reproducible", "zero1", parallel="parameter_server", reproducible=True)
 refuses("a context in one tree", "--reproducible", "context", parallel="context", reproducible=True)
 refuses("compression on a mesh", "--compression", "only with", parallel="tensor", compression="bf16")
@@ -88,7 +89,7 @@ refuses("micro-batches that are not shared evenly", "but 6 of them", "4 ranks", 
         reproducible=True)
 refuses("a schedule in another order", "gpipe", "pipeline:1f1b", parallel="pipeline:gpipe", reproducible=True)
 refuses("a compressor in a tree", "compressor", compression="bf16", reproducible=True)
-refuses("an unknown precision", "--precision", "\"fp8\"", "fp32, bf16 or fp16", precision="fp8")
+refuses("an unknown precision", "--precision", "\"fp7\"", "fp32, bf16, fp16, fp8, mxfp8 or nvfp4", precision="fp7")
 refuses("an unknown compression", "--compression", "\"zip\"", "top_k", compression="zip")
 refuses("an unknown option", "--colour", colour="red")
 refuses("heads that do not divide", "32 channels", "3 heads", heads=3)
@@ -142,7 +143,7 @@ refuses("another model under mpirun", ".channels = 32", ".channels = 64", resume
 refuses("another precision", "fp32", "bf16", resume=True, precision="bf16")
 refuses("another compression", "none", "top_k", resume=True, compression="top_k")
 train("local", parallel="diloco", stop_after=5)
-refuses("local steps of other ranks", "2 ranks", name="local", resume=True, ranks=3)
+refuses("local steps of other ranks", "2 learners", name="local", resume=True, ranks=3)
 train("topk", compression="top_k", stop_after=5)
 train("topk", resume=True, ranks=3)  # what was not sent yet is divided among the three
 

@@ -6,11 +6,11 @@ from runs import *
 
 folder = work_folder()
 
-for optimizer in ("adamw", "sgd", "muon", "adafactor", "lamb"):
+for optimizer in ("adamw", "sgd", "muon", "adafactor", "lamb", "adamw8"):
     chosen = {"optimizer": optimizer, "reproducible": True, "steps": 15, "dropout": 0, "micro_batches": 4}
     first = train(optimizer, 1, **chosen)
     expect(first["held_out_last"] < first["held_out_first"] - 0.02, "%s did not learn: %r" % (optimizer, first))
-    expect(first["optimizer"].startswith("optim::" + optimizer + "{"), "%r" % first["optimizer"])
+    expect(first["optimizer"].startswith("optim::" + optimizer), "%r" % first["optimizer"])
     for ranks, parallel in ((4, "zero1"), (2, "zero3"), (2, "pipeline")):
         found = train(optimizer + "-" + parallel, ranks, parallel=parallel, **chosen)["state_hash"]
         expect(found == first["state_hash"], "%s under %s on %d ranks: the state is %s, not %s" %

@@ -6,7 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "trireme/comm/command.hpp"
 #include "trireme/core/plural.hpp"
@@ -53,6 +55,16 @@ class late_listener {
   std::mutex mutex_;
   std::shared_ptr<function> listener_;
 };
+
+/// The failure of an operation at its deadline. @param missing  ranks; empty: not known. @param offence  ", which ..."
+[[nodiscard]] inline std::string too_late(std::string_view who, std::string_view what,
+                                          std::chrono::milliseconds deadline, std::vector<int> const& missing,
+                                          std::string_view offence = {}) {
+  return text(who, ": ", what, " waited ", to_string(deadline), " for ",
+              missing.empty() ? "the others" : list_of("rank", missing), offence, "; find out why ",
+              agreeing(missing.size(), "it is", "they are"), " late, or raise ", who.substr(who.find("comm::")),
+              "{.deadline}");
+}
 
 /// Reports an operation once, when half of its deadline is over. @param describe  returns the late_call; its list of
 /// missing ranks is empty if all ranks have arrived meanwhile.

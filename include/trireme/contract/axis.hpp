@@ -25,7 +25,8 @@ struct axis_facts {
   axis_parameters parameters = axis_parameters::replicated;
   bool equal_passes = false;  ///< all ranks along the axis run the same number of micro-batches
   std::string_view
-      same_ranks_as{};  ///< kind of another axis whose ranks it uses; its degree is then 0 (the other's) or 1
+      same_ranks_as{};    ///< kind of another axis whose ranks it uses; its degree is then 0 (the other's) or 1
+  bool learners = false;  ///< ranks along it take steps apart: all others are axes within one learner
 
   /// Whether the ranks along the axis are replicas, over which the exchange sums gradients.
   [[nodiscard]] constexpr bool replicates() const noexcept {
@@ -65,11 +66,17 @@ concept described_axis = requires {
 template <class A>
 concept mesh_axis = strategy<A> || described_axis<A>;
 
-/// The name of an axis's kind; "data" for a strategy that says none.
+/// The name of an axis's kind; "data" for a strategy that says none, its name if its ranks take steps apart.
 template <mesh_axis A>
 inline constexpr std::string_view kind_of_axis = [] {
   if constexpr (described_axis<A>) {
     return std::string_view(A::kind);
+  } else if constexpr (takes_local_steps<A>) {
+    std::string_view name = "learners";
+    if constexpr (requires { std::string_view(A::name); }) {
+      if (std::string_view(A::name) != "data") name = A::name;
+    }
+    return name;
   } else {
     return std::string_view("data");
   }
@@ -80,7 +87,7 @@ inline constexpr axis_facts facts_of_axis = [] {
   if constexpr (described_axis<A>) {
     return axis_facts(A::facts);
   } else {
-    return axis_facts{.samples = axis_samples::split};
+    return axis_facts{.samples = axis_samples::split, .learners = takes_local_steps<A>};
   }
 }();
 

@@ -67,10 +67,10 @@ class context_group : public rank_group<context_group<Env>> {
   /// of kept stays in `activations`.
   /// @param shape  of this rank's part.
   virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
-                      arena<space>& scratch, dropout_site const& dropout) = 0;
+                      arena<space>& scratch, dropout_site_in<space> const& dropout) = 0;
   /// The gradient of attend: writes dqkv. heads is the output of attend.
   virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                               arena<space>& scratch, dropout_site const& dropout) = 0;
+                               arena<space>& scratch, dropout_site_in<space> const& dropout) = 0;
 
  protected:
   explicit context_group(context_shard const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
@@ -92,9 +92,10 @@ class whole_context final : public context_group<Env> {
   whole_context() noexcept : context_group<Env>({}) {}
 
  private:
-  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&,
+              dropout_site_in<space> const&) override {}
   void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
-                       dropout_site const&) override {}
+                       dropout_site_in<space> const&) override {}
 };
 
 }  // namespace detail

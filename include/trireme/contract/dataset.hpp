@@ -6,6 +6,7 @@
 #include <span>
 #include <type_traits>
 
+#include "trireme/contract/numerics.hpp"
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
@@ -64,13 +65,25 @@ template <class Space = host>
 struct samples_in {
   any_view<Space> inputs;
   any_view<Space> targets;
-  std::span<std::int64_t const> ids;
+  sample_ids_in<Space> ids;
+  /// The number of the filling of staging memory that has these samples (batch_memory), unlike all others of the
+  /// process; 0: they are elsewhere, and may change as soon as the step is over.
+  std::uint64_t filling = 0;
 
   [[nodiscard]] std::int64_t count() const noexcept { return inputs.extents.rank() == 0 ? 0 : inputs.extents[0]; }
   /// Samples [first, first + n).
   [[nodiscard]] samples_in part(std::int64_t first, std::int64_t n) const {
     return {inputs.rows(first, n), targets.extents.rank() == 0 ? targets : targets.rows(first, n),
-            ids.empty() ? ids : ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))};
+            ids.empty() ? ids : part_of(ids, first, n), filling};
+  }
+
+ private:
+  static std::span<std::int64_t const> part_of(std::span<std::int64_t const> all, std::int64_t first, std::int64_t n) {
+    return all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
+  }
+  static tensor_view<std::int64_t const, Space> part_of(tensor_view<std::int64_t const, Space> all, std::int64_t first,
+                                                        std::int64_t n) {
+    return all.flat(first, n);
   }
 };
 
@@ -97,7 +110,7 @@ decltype(auto) with_numbers(any_view<Space> const& numbers, char const* what, F&
 /// Errors  throws config_error if the numbers of samples differ.
 template <class X, class Y, class Space>
 [[nodiscard]] samples_in<Space> make_samples(tensor_view<X, Space> features, tensor_view<Y, Space> targets,
-                                             std::span<std::int64_t const> ids = {}) {
+                                             sample_ids_in<Space> ids = {}) {
   if (features.rank() == 0)
     throw config_error("trireme::make_samples: the features are a scalar; add a first axis, one row a sample");
   auto const count = features.extent(0);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "trireme/core/rng.hpp"
@@ -82,16 +83,25 @@ struct attention_shape {
   [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
 };
 
+/// The numbers of samples in a memory space: see samples_in.
+template <class Space>
+using sample_ids_in = std::conditional_t<std::is_same_v<Space, host>, std::span<std::int64_t const>,
+                                         tensor_view<std::int64_t const, Space>>;
+
 /// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on every rank. Off if the
 /// probability is 0 or there are no samples.
-struct dropout_site {
+template <class Space>
+struct dropout_site_in {
   double probability = 0;
   random_key key;
   std::uint32_t site = 0;
-  std::span<std::int64_t const> samples;
+  sample_ids_in<Space> samples;
   std::int64_t first = 0;  ///< index of the first element here among the elements of all samples
   std::int64_t whole = 0;  ///< number of elements of all samples; 0: the number here
   [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
+  [[nodiscard]] std::int64_t sample_count() const noexcept { return static_cast<std::int64_t>(samples.size()); }
 };
+/// In host memory.
+using dropout_site = dropout_site_in<host>;
 
 }  // namespace trireme

@@ -128,13 +128,14 @@ class tensors_within {
     out.extents.push_back(one_.extents[rank - 1] / period_ * bands_[band].count);
     return out;
   }
-  /// Calls f(in_parameter, in_tensor, n) for the contiguous ranges of the parameter that form tensor (place, band).
-  template <class F>
-  void for_each_run(std::int64_t place, std::size_t band, F&& f) const {
+  /// Where tensor (place, band) lies in the parameter: rows of `width` elements, from one to the next `row`.
+  struct rows_of_tensor {
+    std::int64_t first, row, width, count;
+  };
+  [[nodiscard]] rows_of_tensor rows(std::int64_t place, std::size_t band) const noexcept {
     auto const size = one_.extents.size();
-    if (whole()) return f(place * size, std::int64_t{0}, size);
     auto const [first, width] = bands_[band];
-    for (std::int64_t at = 0, to = 0; at < size; at += period_, to += width) f(place * size + at + first, to, width);
+    return {place * size + first, period_, width, period_ == 0 ? 0 : size / period_};
   }
 
  private:

@@ -13,6 +13,7 @@
 #include "trireme/contract/rank_groups.hpp"
 #include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/arena.hpp"
+#include "trireme/core/hash.hpp"
 #include "trireme/core/rng.hpp"
 
 namespace trireme {
@@ -88,17 +89,25 @@ struct pass {
   /// conversion of it, in scratch memory.
   template <class View>
   [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x,
-                             product_operand::product of = product_operand::product::forward) {
+                             product_operand::product of = product_operand::product::forward, bool head = false) {
     using element = std::remove_const_t<typename View::value_type>;
     if constexpr (writes_operands<precision_state<typename Env::precision>, element, space>) {
-      if (precision == nullptr) return x;
+      product_operand const which{name, role, training(), of, head, draw()};
+      if (precision == nullptr || !is_written(*precision, which)) return x;
       auto const to = scratch.template take<element>(x.extents());
-      if constexpr (!without_elements<space>)
-        precision->operand({name, role, training(), of}, tensor_view<element const, space>(x), to);
+      if constexpr (!without_elements<space>) precision->operand(which, tensor_view<element const, space>(x), to);
       return to;
     } else {
       return x;
     }
+  }
+  /// See product_operand::draw.
+  [[nodiscard]] std::uint64_t draw() const noexcept {
+    std::uint64_t first = 0;  // a device's numbers of samples are in its memory, and its products draw no numbers
+    if constexpr (std::is_same_v<space, host>) {
+      if (!batch.ids.empty()) first = static_cast<std::uint64_t>(batch.ids[0]);
+    }
+    return mix(mix(key.seed ^ mix(key.step)) ^ first);
   }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {

@@ -10,7 +10,8 @@ namespace trireme {
 
 /// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y. An operand that
 /// two products read is asked for twice. All are matrices: x (M, K), w (K, N) and the gradient of y (M, N), where the
-/// rows of x and y may be several leading extents; y and the gradients of x and w are sums over K, N and M.
+/// rows of x and y may be several leading extents; y and the gradients of x and w are sums over K, N and M. The w of a
+/// head, the table of its words, is (N, K).
 struct product_operand {
   enum class role { input, weight, gradient };
   /// What is computed: y = x w, the gradient of x from that of y and w, or the gradient of w from x and that of y.
@@ -19,6 +20,9 @@ struct product_operand {
   role is = role::input;
   bool training = true;  ///< false: this pass trains nothing, and does not change the precision's state
   product of = product::forward;
+  bool head = false;  ///< y are the logits of words (nn::unembedding)
+  std::uint64_t draw =
+      0;  ///< for random numbers: another one in each micro-batch of each step, whatever ranks share it
 };
 
 /// The run state of a precision without an `instance`: losses are not scaled, and a step is taken if all gradients are
@@ -28,7 +32,9 @@ struct product_operand {
 ///
 ///   visit_numbers(f)          numbers that are the same on all ranks (contract/state.hpp); checkpoints keep them.
 ///   operand(which, from, to)  writes what products read instead of `from`, of the same extents: for number formats
-///                             without an element type. Called before each product of nn::linear and nn::experts.
+///                             without an element type. Called before each product of nn::linear, convolutions and
+///                             nn::experts.
+///   writes(which)             whether operand() is called for this one; without it: for all but those of heads.
 ///   maxima()                  a span of non-negative doubles, the same number on all ranks: the largest values that
 ///                             operand() has read. Before decide() each becomes the maximum over all ranks.
 template <class Precision>
@@ -69,5 +75,15 @@ concept writes_operands = requires(State& state, product_operand const& which,
                                    tensor_view<T, std::conditional_t<without_elements<Space>, host, Space>> to) {
   state.operand(which, from, to);
 };
+
+/// Whether this operand is to be written.
+template <class State>
+[[nodiscard]] bool is_written(State const& state, product_operand const& which) {
+  if constexpr (requires { static_cast<bool>(state.writes(which)); }) {
+    return static_cast<bool>(state.writes(which));
+  } else {
+    return !which.head;
+  }
+}
 
 }  // namespace trireme

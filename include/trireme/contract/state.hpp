@@ -29,6 +29,9 @@ struct state_location {
   /// yet): on another number of ranks each takes an equal part of the sum. A compressor says 1; the exchange, which
   /// knows over how many ranks a gradient is summed, says how many summands there are.
   std::int64_t summands = 0;
+  /// At least 0 where ranks take steps apart: these are the numbers of that learner, saved under its number. Its ranks
+  /// own and keep them as those of a run; a checkpoint can be loaded for the same number of learners.
+  std::int64_t learner = -1;
 };
 
 }  // namespace trireme

@@ -33,6 +33,12 @@ template <class S>
 concept strategy =
     declares_optimizer_state<S> && declares_gradients<S> && declares_parameters<S> && has_bucket_bytes<S>;
 
+/// Whether the ranks of a strategy take steps apart, as in parallel::diloco: they are learners, or their parts.
+template <class S>
+concept takes_local_steps = requires {
+  requires S::local_steps;
+};
+
 /// Whether this strategy sums in one fixed tree over the logical micro-batches, whatever the number of ranks.
 template <class S>
 [[nodiscard]] constexpr bool sums_in_a_tree(S const& strategy) noexcept {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -121,6 +122,28 @@ class cuda_watches {
   std::vector<std::weak_ptr<watch const>> all_;
 };
 
+/// Polls until `query()` no longer says that the device is not ready. What this thread's collectives have to say is
+/// thrown meanwhile.
+/// @param check  gets what the last query said, and throws if that is an error.
+template <class Query, std::invocable<::cudaError_t> Check>
+void poll_cuda(Query const& query, Check const& check) {
+  unsigned polls = 0;
+  poll_until([&] {
+    auto const code = query();
+    if (code == cudaErrorNotReady) {
+      (void)::cudaGetLastError();
+      if (++polls % 16 == 0) cuda_watches::of_thread().look();
+      return false;
+    }
+    check(code);
+    return true;
+  });
+}
+template <class Query>
+void poll_cuda(Query const& query, std::string_view doing) {
+  poll_cuda(query, [doing](::cudaError_t code) { expect_cuda(code, doing); });
+}
+
 /// The pools of memory for kernels' scratch, one a device. What is freed stays in the pool, so that memory that grows
 /// from call to call asks the driver seldom.
 class cuda_pools {
@@ -219,6 +242,23 @@ void empty_cuda_pool();
 
 }  // namespace detail
 
+/// Pinned memory of this process, from which the device copies while the host goes on.
+///
+/// Errors   comm_error with CUDA's error message.
+struct cuda_staging {
+  static constexpr std::string_view name = "cuda_staging";
+  static constexpr std::size_t alignment = 64;
+  static constexpr bool touchable = true;
+
+  [[nodiscard]] static void* allocate(std::size_t bytes) {
+    void* block = nullptr;
+    detail::expect_cuda(::cudaMallocHost(&block, bytes == 0 ? 1 : bytes),
+                        text("trireme::cuda: allocating ", how_many(bytes, "byte"), " of pinned memory"));
+    return block;
+  }
+  static void deallocate(void* block, std::size_t /*bytes*/) noexcept { (void)::cudaFreeHost(block); }
+};
+
 /// Memory of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 by default).
 ///
 /// Every thread has a stream of its own on each device, which does not wait for other streams. Work on tensors of this
@@ -237,6 +277,7 @@ void empty_cuda_pool();
 struct cuda {
   static constexpr std::string_view name = "cuda";
   static constexpr std::size_t alignment = 256;
+  using staging = cuda_staging;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
     return detail::cuda_allocate("trireme::cuda", bytes == 0 ? 1 : bytes);
@@ -263,17 +304,7 @@ struct cuda {
   /// Errors   also those of the communicators whose collectives the stream waits for.
   static void finish() {
     auto* const mine = stream();
-    unsigned polls = 0;
-    detail::poll_until([&] {
-      auto const code = ::cudaStreamQuery(mine);
-      if (code == cudaErrorNotReady) {
-        (void)::cudaGetLastError();
-        if (++polls % 16 == 0) detail::cuda_watches::of_thread().look();
-        return false;
-      }
-      expect_done(code);
-      return true;
-    });
+    detail::poll_cuda([&] { return ::cudaStreamQuery(mine); }, expect_done);
   }
 
   /// Throws device_error unless all work of this thread's stream is done: `code` of a query.

@@ -24,6 +24,8 @@ namespace trireme {
 //                               without it does all work at once
 //   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
 //   note_kernel(name, views...)  (optional, without_elements) called with the tensors of each kernel; noexcept
+//   staging                     (optional) a touchable space from whose memory ops::batch_queue<Space> copies while the
+//                               host goes on; the loader reads batches into it
 //   remember_plan(bytes)        (optional) what a plan foresees for the calling thread's rank; noexcept: for messages
 // Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
 
@@ -36,6 +38,12 @@ inline constexpr bool touchable = requires {
 template <class Space>
 inline constexpr bool without_elements = requires {
   requires Space::without_elements;
+};
+
+/// Whether batches are copied to a space from memory that only their owner may change while they are.
+template <class Space>
+inline constexpr bool has_staging = requires {
+  typename Space::staging;
 };
 
 /// Returns when all work that the calling thread has queued in a space is done.

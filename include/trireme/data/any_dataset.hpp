@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "trireme/contract/dataset.hpp"
+#include "trireme/data/model_files.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/formats/model_files.hpp"
 
 namespace trireme::data {
 
@@ -37,6 +40,7 @@ class any_dataset {
     return table_->id_at(data_, seed, epoch, position);
   }
   [[nodiscard]] bool slow_to_read() const { return table_->slow_to_read(data_); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return table_->model_files(data_); }
 
  private:
   struct table {
@@ -51,6 +55,7 @@ class any_dataset {
     std::int64_t (*epoch_size)(void const*);
     std::int64_t (*id_at)(void const*, std::uint64_t, std::uint64_t, std::int64_t);
     bool (*slow_to_read)(void const*);
+    std::vector<formats::model_file> (*model_files)(void const*);
   };
   template <class Dataset>
   static Dataset const& as(void const* data) {
@@ -75,7 +80,8 @@ class any_dataset {
         auto const& of = as<Dataset>(data);
         return detail::id_at(of, {.samples = of.size(), .seed = seed}, epoch, position);
       },
-      [](void const* data) { return trireme::slow_to_read(as<Dataset>(data)); }};
+      [](void const* data) { return trireme::slow_to_read(as<Dataset>(data)); },
+      [](void const* data) { return model_files_of(as<Dataset>(data)); }};
 
   void const* data_;
   table const* table_;

@@ -22,7 +22,9 @@
 #include "trireme/core/rng.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/data/model_files.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/formats/model_files.hpp"
 
 namespace trireme::data {
 
@@ -523,6 +525,7 @@ class augmented {
   [[nodiscard]] bool slow_to_read() const {
     return (std::is_same_v<Steps, resize_crop> || ...) || trireme::slow_to_read(source_);
   }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return model_files_of(source_); }
   [[nodiscard]] bool sets_order() const { return detail::sets_order(source_); }
   [[nodiscard]] std::int64_t epoch_size() const requires has_sample_order<Source> { return source_.epoch_size(); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch,

@@ -77,6 +77,10 @@ namespace detail {
         (out += letter) += inside[++i];
         continue;
       }
+      if (letter == '\n') {  // in quotes, as JSON's "\n" gives it
+        out += "\\n";
+        continue;
+      }
       if (quote == 0 && (letter == '\'' || letter == '"')) {
         quote = letter;
         letter = '\'';

@@ -16,7 +16,9 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/rng.hpp"
+#include "trireme/data/model_files.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/formats/model_files.hpp"
 
 /// Datasets made of other datasets.
 namespace trireme::data {
@@ -33,7 +35,8 @@ class shared_dataset {
         target_type_(data.target_type()),
         input_shape_(data.input_shape()),
         target_shape_(data.target_shape()),
-        slow_to_read_(trireme::slow_to_read(data)) {
+        slow_to_read_(trireme::slow_to_read(data)),
+        model_files_(model_files_of(data)) {
     auto const held = std::make_shared<Dataset const>(std::move(data));
     read_ = [held](read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) {
       if (at != nullptr) {
@@ -49,6 +52,7 @@ class shared_dataset {
   [[nodiscard]] shape input_shape() const { return input_shape_; }
   [[nodiscard]] shape target_shape() const { return target_shape_; }
   [[nodiscard]] bool slow_to_read() const noexcept { return slow_to_read_; }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return model_files_; }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read_(nullptr, ids, inputs, targets);
   }
@@ -61,6 +65,7 @@ class shared_dataset {
   dtype input_type_, target_type_;
   shape input_shape_, target_shape_;
   bool slow_to_read_;
+  std::vector<formats::model_file> model_files_;
   std::function<void(read_place const*, std::span<std::int64_t const>, void*, void*)> read_;
 };
 
@@ -92,6 +97,12 @@ class equal_sources {
   [[nodiscard]] std::vector<shared_dataset> const& all() const noexcept { return all_; }
   [[nodiscard]] bool slow_to_read() const {
     return std::any_of(all_.begin(), all_.end(), [](shared_dataset const& each) { return each.slow_to_read(); });
+  }
+  /// Of two files of one name, that of the first source.
+  [[nodiscard]] std::vector<formats::model_file> model_files() const {
+    std::vector<formats::model_file> out;
+    for (auto each = all_.rbegin(); each != all_.rend(); ++each) merge_model_files(out, each->model_files());
+    return out;
   }
 
   // Samples are numbered through all sources, one source after the other.
@@ -181,6 +192,7 @@ class concat {
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }
@@ -216,6 +228,7 @@ class subset {
   [[nodiscard]] shape input_shape() const { return from_.input_shape(); }
   [[nodiscard]] shape target_shape() const { return from_.target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return from_.slow_to_read(); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return from_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     from_.read(numbers_of(ids), inputs, targets);
   }

@@ -20,6 +20,7 @@
 #include "trireme/core/shape.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/data/combined.hpp"
+#include "trireme/formats/model_files.hpp"
 
 namespace trireme::data {
 
@@ -121,6 +122,7 @@ class curriculum {
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }

@@ -7,6 +7,7 @@
 #include "trireme/data/function.hpp"
 #include "trireme/data/in_memory.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/model_files.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/shares.hpp"
 #include "trireme/data/token_file.hpp"

@@ -70,10 +70,11 @@ struct loader_options {
 ///
 /// @tparam Dataset  models trireme::dataset.
 /// @param  data     borrowed: must outlive the loader.
+/// @param  memory   that of the batches.
 template <dataset Dataset>
 class loader : private detail::read_ahead {
  public:
-  loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
+  loader(Dataset const& data, loader_options options, int rank = 0, int size = 1, batch_memory memory = {})
       : read_ahead({.who = who,
                     .batches = static_cast<std::size_t>(std::clamp<std::int64_t>(options.prefetch, 0, 1024)) + 1,
                     .workers = options.prefetch <= 0 ? 0
@@ -83,7 +84,9 @@ class loader : private detail::read_ahead {
                     .one_by_one = slow_to_read(data)}),
         data_(&data),
         options_(options),
-        order_(detail::order_of(data, options.seed, options.locality, who)) {
+        order_(detail::order_of(data, options.seed, options.locality, who)),
+        of_(detail::sets_order(data) ? data.size() : 0),
+        unread_(std::move(memory.unread)) {
     check(rank, size);
     position_ = cursor_ = normalised({});
     parts_ = even_split(options.micro_batches, size, rank);
@@ -92,13 +95,19 @@ class loader : private detail::read_ahead {
     auto const most = largest_part(largest);
     slots_.reserve(slot_count());
     for (std::size_t i = 0; i < slot_count(); ++i) {
-      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}, {}});
+      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest), memory), {}, {}, {}});
     }
   }
   loader(Dataset const&& data, loader_options options, int rank = 0, int size = 1) = delete;  // would dangle
   loader(loader const&) = delete;
   loader& operator=(loader const&) = delete;
-  ~loader() override { stop(); }
+  ~loader() override {
+    stop();
+    try {
+      wait_for_readers(true);
+    } catch (...) {  // a device that has failed reads nothing
+    }
+  }
 
   [[nodiscard]] loader_options const& options() const noexcept { return options_; }
   /// The logical micro-batches that this rank runs.
@@ -109,14 +118,22 @@ class loader : private detail::read_ahead {
 
   /// The next batch; valid until the next call of next() or seek().
   [[nodiscard]] batch const& next() {
+    wait_for_readers(false);
     auto const& ready = slots_[take()];
     position_ = ready.after;
     return ready.view;
+  }
+  /// The batch that the next next() returns, if it has been read already and has no errors; else nullptr. It is valid
+  /// as long as that one, unless seek() is called before.
+  [[nodiscard]] batch const* ahead() {
+    auto const at = peek();
+    return at < slot_count() ? &slots_[at].view : nullptr;
   }
 
   /// After next() has thrown: the batch that it would have returned, with all values 0. For a rank that must take part
   /// in a step which all ranks then give up. Valid as long as that of next(), which reads the same batch again.
   [[nodiscard]] batch const& zeros() {
+    wait_for_readers(true);
     auto& spare = slots_.front();  // no thread reads before next() or seek()
     auto const count = plan(spare, position_);
     for (std::int64_t i = 0; i < count; ++i) spare.buffer.ids(count)[static_cast<std::size_t>(i)] = id_in(spare, i, 0);
@@ -133,10 +150,11 @@ class loader : private detail::read_ahead {
   ///          samples would be used twice and others never. seek(place.next_epoch()) skips the rest of that epoch.
   void seek(loader_position to) {
     bool const another = to.samples != order_.samples || to.seed != order_.seed || to.block != order_.block ||
-                         to.window != order_.window;
+                         to.window != order_.window || to.of != of_;
     if (to.samples != 0 && to.position != 0 && another) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
-                              " samples in the order of seed ", order_.seed,
+                              " samples", of_ > 0 && of_ != order_.samples ? text(" of ", of_) : "",
+                              " in the order of seed ", order_.seed,
                               order_.block > 0 ? text(" and blocks of ", order_.block) : "",
                               "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     }
@@ -144,6 +162,7 @@ class loader : private detail::read_ahead {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
                               " samples: the position was saved for other data"));
     }
+    wait_for_readers(true);
     restart([&] { position_ = cursor_ = normalised(to); });
   }
 
@@ -159,6 +178,10 @@ class loader : private detail::read_ahead {
 
  private:
   static constexpr char const* who = "trireme::data::loader";
+
+  void wait_for_readers(bool all) const {
+    if (unread_) unread_(all);
+  }
 
   struct slot {
     detail::batch_buffer buffer;
@@ -207,7 +230,7 @@ class loader : private detail::read_ahead {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
     if (over) at = at.next_epoch();
-    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window};
+    return {at.epoch, at.position, order_.samples, order_.seed, order_.block, order_.window, of_};
   }
 
   // The samples of a batch of `count` in logical micro-batch m of this rank.
@@ -275,6 +298,8 @@ class loader : private detail::read_ahead {
   Dataset const* data_;
   loader_options options_;
   sampler order_;
+  std::int64_t of_;                   // samples of a dataset that sets its own order, else 0
+  std::function<void(bool)> unread_;  // of the batches' memory
   interval parts_;
   loader_position position_;  // the caller's
   loader_position cursor_;    // the threads'

@@ -12,7 +12,9 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/data/model_files.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/formats/model_files.hpp"
 
 namespace trireme::data {
 
@@ -89,6 +91,7 @@ class mapped {
     return source_.id_at(seed, epoch, position);
   }
   [[nodiscard]] bool slow_to_read() const { return trireme::slow_to_read(source_); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return model_files_of(source_); }
 
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     change(ids, inputs, targets, [&](void* to, void* and_to) { source_.read(ids, to, and_to); });

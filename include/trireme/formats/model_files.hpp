@@ -21,9 +21,9 @@ struct model_file {
 /// The files of a model's directory that belong to the model, besides config.json and the weights: generation settings,
 /// the tokenizer's files, and Python sources that config.json may name. Licences and READMEs are not among them.
 inline constexpr std::string_view model_file_names =
-    "generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
-    "vocab.txt merges.txt *.model *.tiktoken chat_template.jinja chat_template.json configuration_*.py modeling_*.py "
-    "tokenization_*.py";
+    "generation_config.json preprocessor_config.json tokenizer.json tokenizer_config.json special_tokens_map.json "
+    "added_tokens.json vocab.json vocab.txt merges.txt *.model *.tiktoken chat_template.jinja chat_template.json "
+    "configuration_*.py modeling_*.py tokenization_*.py";
 /// The tokenizer's files among them.
 inline constexpr std::string_view tokenizer_file_names =
     "tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt merges.txt "

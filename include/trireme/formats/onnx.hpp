@@ -13,12 +13,13 @@
 #include "trireme/core/compiled.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/formats/file.hpp"
+#include "trireme/formats/safetensors.hpp"
 
 /// ONNX: graphs of operators, for onnxruntime and its like. nn/onnx.hpp makes the graph of a model.
 namespace trireme::formats::onnx {
 
 /// The type of a value's elements. The values are the format's.
-enum class element : std::int32_t { f32 = 1, i32 = 6, i64 = 7, boolean = 9 };
+enum class element : std::int32_t { f32 = 1, u8 = 2, i32 = 6, i64 = 7, boolean = 9 };
 
 /// What a node's attribute may be, and the named attributes of one.
 using attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>>;
@@ -46,10 +47,13 @@ struct constant {
   shape extents;
 };
 
-/// Numbers that writer::write() is given, F32: weights.
+/// Numbers that writer::write() is given, F32 or bytes: weights.
 struct weight {
   std::string name;
   shape extents;
+  element type = element::f32;
+  std::string source{};  ///< the parameter that it is made of, if it is not one itself: its blocks, or their scales,
+  bool turned = false;   ///< and whether that is (inputs, outputs), not (outputs, inputs)
 };
 
 /// A graph, in the order in which it is computed. add() and constant_of() name the values that they make.
@@ -89,20 +93,22 @@ struct writer_options {
 /// Writes a graph: it is declared first, then the weights' numbers follow in its order, in pieces of any size.
 ///
 /// Readers take files of less than 2 GiB. If weights have more than `most_inline` bytes they lie in a second file,
-/// PATH.data, which the first one names: each tensor's numbers, little-endian, at a multiple of 4096 bytes.
+/// PATH.safetensors, which the first one names. It is a file of its own right: any reader of safetensors has the
+/// weights.
 ///
 /// Memory is one piece, and the graph. finish() gives the files their names when they are complete and on the device
 /// (file_set): the data first. A writer that is destroyed earlier leaves no file.
 ///
-/// Errors   io_error; config_error for two values of one name, for more numbers than declared, for finish() before all
-///          are written, and for a graph that is too large without its weights.
+/// Errors   io_error; config_error for two values of one name, for more numbers than declared or of another type, for
+///          finish() before all are written, and for a graph that is too large without its weights.
 class writer {
  public:
   writer(std::string const& path, graph const& what, writer_options const& options = {},
          file_system& files = real_files());
 
-  /// Appends numbers of the current weight.
+  /// Appends numbers of the current weight, or where it is of bytes those.
   void write(std::span<float const> values);
+  void write(std::span<std::byte const> bytes);
   void finish();
   /// The length of the finished files together.
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
@@ -111,6 +117,8 @@ class writer {
 
  private:
   void begin_weights();
+  template <class T>
+  void append(std::span<T const> values, element type);
 
   std::string path_;
   std::vector<weight> weights_;
@@ -118,10 +126,9 @@ class writer {
   std::size_t current_ = 0;         // of weights_
   std::int64_t written_ = 0;        // numbers of it
   std::uint64_t file_bytes_ = 0;
-  std::uint64_t data_bytes_ = 0;  // of the second file
   std::string converted_;
   atomic_file file_;
-  std::optional<atomic_file> data_;
+  std::optional<safetensors::writer> data_;
 };
 
 }  // namespace trireme::formats::onnx

@@ -31,7 +31,6 @@ inline constexpr std::uint32_t pair_key = 1, pair_value = 2;
 inline constexpr std::uint32_t value_name = 1, value_type = 2, type_tensor = 1, type_element = 1, type_shape = 2,
                                shape_dimension = 1, dimension_size = 1, dimension_name = 2;
 }  // namespace field
-inline constexpr std::uint64_t data_alignment = 4096;
 
 [[nodiscard]] TRIREME_BODY std::string print(std::string const& name, attribute const& value) {
   std::string out;
@@ -110,10 +109,7 @@ inline constexpr std::uint64_t data_alignment = 4096;
 }
 
 [[nodiscard]] inline std::uint64_t bytes_of(weight const& what) {
-  return static_cast<std::uint64_t>(what.extents.size()) * sizeof(float);
-}
-[[nodiscard]] inline std::uint64_t aligned(std::uint64_t bytes) {
-  return (bytes + data_alignment - 1) / data_alignment * data_alignment;
+  return static_cast<std::uint64_t>(what.extents.size()) * (what.type == element::u8 ? 1 : sizeof(float));
 }
 
 TRIREME_BODY void expect_names(graph const& what) {
@@ -180,9 +176,19 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
   std::uint64_t all = 0;
   for (auto const& each : weights_) all += bytes_of(each);
   bool const apart = all > options.most_inline || all + body.size() + weights_.size() * 512 >= protobuf::message_limit;
-  std::uint64_t of_weights = 0, offset = 0;
-  for (auto const& each : weights_) {
-    auto tensor = tensor_head(each.name, element::f32, each.extents);
+  std::uint64_t offset = 0;
+  if (apart) {
+    std::vector<safetensors::entry> entries;
+    for (auto const& each : weights_)
+      entries.push_back({each.name, each.type == element::u8 ? dtype::u8 : dtype::f32, each.extents});
+    data_.emplace(path + ".safetensors", std::move(entries), safetensors::metadata{{"writer", "trireme"}},
+                  safetensors::writer_options{.files = &files});
+    offset = data_->file_bytes() - all;
+  }
+  std::uint64_t of_weights = 0;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    auto const& each = weights_[i];
+    auto tensor = tensor_head(each.name, each.type, each.extents);
     std::string head;
     if (apart) {
       auto const entry = [&](std::string_view key, std::string_view value) {
@@ -191,12 +197,11 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
         protobuf::append_bytes(pair, field::pair_value, value);
         protobuf::append_bytes(tensor, field::tensor_external, pair);
       };
-      entry("location", name_of(path) + ".data");
-      entry("offset", text(offset));
+      entry("location", name_of(path) + ".safetensors");
+      entry("offset", text(offset + data_->entries()[i].begin));
       entry("length", text(bytes_of(each)));
       protobuf::append_integer(tensor, field::tensor_place, 1);
       protobuf::append_bytes(body, field::graph_constant, tensor);
-      offset = aligned(offset + bytes_of(each));
       continue;
     }
     protobuf::append_length(tensor, field::tensor_bytes, bytes_of(each));
@@ -223,8 +228,7 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
   protobuf::append_length(start, field::model_graph, body.size() + of_weights);
   file_.write(std::as_bytes(std::span(start)));
   file_.write(std::as_bytes(std::span(body)));
-  if (apart) data_.emplace(path + ".data", files);
-  file_bytes_ = start.size() + body.size() + of_weights;
+  file_bytes_ = start.size() + body.size() + of_weights + (data_ ? data_->file_bytes() : 0);
   begin_weights();
 }
 
@@ -232,38 +236,37 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
 TRIREME_BODY void writer::begin_weights() {
   for (;; ++current_, written_ = 0) {
     if (current_ == weights_.size()) return;
-    if (written_ == 0) {
-      if (data_) {
-        auto const gap = detail::aligned(data_bytes_) - data_bytes_;
-        data_->write(std::vector<std::byte>(static_cast<std::size_t>(gap)));
-        data_bytes_ += gap;
-        file_bytes_ += gap;
-      } else {
-        file_.write(std::as_bytes(std::span(heads_[current_])));
-      }
-    }
+    if (written_ == 0 && !data_) file_.write(std::as_bytes(std::span(heads_[current_])));
     if (written_ < weights_[current_].extents.size()) return;
   }
 }
 
-TRIREME_BODY void writer::write(std::span<float const> values) {
+template <class T>
+void writer::append(std::span<T const> values, element type) {
   constexpr std::size_t most = std::size_t{1} << 16;
   while (!values.empty()) {
     if (current_ == weights_.size()) {
       throw config_error(text("trireme::formats::onnx: ", path_, ": ", how_many(values.size(), "number"),
                               " more than its weights have"));
     }
+    if (weights_[current_].type != type) {
+      throw config_error(text("trireme::formats::onnx: ", path_, ": the weight \"", weights_[current_].name,
+                              "\" is of ", type == element::u8 ? "floats, not bytes" : "bytes, not floats"));
+    }
     auto const left = static_cast<std::size_t>(weights_[current_].extents.size() - written_);
     auto const part = std::min({values.size(), left, most});
     auto bytes = std::as_bytes(values.first(part));
-    if constexpr (std::endian::native != std::endian::little) {
+    if constexpr (std::endian::native != std::endian::little && sizeof(T) > 1) {
       converted_.clear();
       for (auto const each : values.first(part))
         protobuf::append_little_endian(converted_, std::bit_cast<std::uint32_t>(each));
       bytes = std::as_bytes(std::span(converted_));
     }
-    (data_ ? *data_ : file_).write(bytes);
-    if (data_) data_bytes_ += bytes.size(), file_bytes_ += bytes.size();
+    if (data_) {
+      data_->write(bytes);
+    } else {
+      file_.write(bytes);
+    }
     written_ += static_cast<std::int64_t>(part);
     values = values.subspan(part);
     if (written_ == weights_[current_].extents.size()) {
@@ -273,6 +276,8 @@ TRIREME_BODY void writer::write(std::span<float const> values) {
     }
   }
 }
+TRIREME_BODY void writer::write(std::span<float const> values) { append(values, element::f32); }
+TRIREME_BODY void writer::write(std::span<std::byte const> bytes) { append(bytes, element::u8); }
 
 TRIREME_BODY void writer::finish() {
   if (current_ < weights_.size()) {
@@ -280,7 +285,7 @@ TRIREME_BODY void writer::finish() {
                             written_, " of its ", how_many(weights_[current_].extents.size(), "number")));
   }
   file_set together;
-  if (data_) together.add(std::move(*data_));
+  if (data_) together.add(data_->content());
   together.add(std::move(file_));
   together.appear();
 }

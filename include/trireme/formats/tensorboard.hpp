@@ -109,7 +109,8 @@ class writer {
   std::uint64_t written_ = 0;  // bytes of whole records in the file
 };
 
-/// A unique name that TensorBoard recognises in a log directory: "events.out.tfevents.<seconds>.<host>.<process>".
+/// A unique name that TensorBoard recognises in a log directory, in the order of time:
+/// "events.out.tfevents.<seconds>.<microseconds>.<host>.<process>".
 [[nodiscard]] std::string event_file_name();
 
 }  // namespace trireme::formats::tensorboard

@@ -132,44 +132,30 @@ struct bert {
     file_mapping out{"bert.", {"*embeddings.position_ids", "cls.seq_relationship.*"}};
     out.older = {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}};
     auto const c = channels;
-    auto const norm = [&](std::string const& name) {
-      out.add(name + ".weight", {c});
-      out.add(name + ".bias", {c});
-    };
-    auto const product = [&](std::string const& name, std::int64_t inputs, std::int64_t outputs) {
-      out.add_transposed(name + ".weight", inputs, outputs);
-      out.add(name + ".bias", {outputs});
-    };
     out.add("bert.embeddings.word_embeddings.weight", {vocabulary, c});
     out.add("bert.embeddings.position_embeddings.weight", {context, c});
     out.add("bert.embeddings.token_type_embeddings.weight", {segments, c});
-    norm("bert.embeddings.LayerNorm");
+    out.add_norm("bert.embeddings.LayerNorm", c);
     for (std::int64_t i = 0; i < layers; ++i) {
-      auto const name = text("bert.encoder.layer.", i, "."), qkv = name + "attention.self.qkv";
-      std::int64_t column = 0;
-      for (auto const* which : {"query", "key", "value"}) {
-        auto const theirs = text(name, "attention.self.", which);
-        out.tensors.push_back({theirs + ".weight", {c, c}, qkv + ".weight", c, 3 * c, {{0, column, c}}});
-        out.tensors.push_back({theirs + ".bias", {c}, qkv + ".bias", 1, 3 * c, {{0, column, c}}});
-        column += c;
-      }
-      product(name + "attention.output.dense", c, c);
-      norm(name + "attention.output.LayerNorm");
-      product(name + "intermediate.dense", c, inner());
-      product(name + "output.dense", inner(), c);
-      norm(name + "output.LayerNorm");
+      auto const name = text("bert.encoder.layer.", i, "."), all = name + "attention.self.";
+      out.add_attention(all, all + "qkv", c);
+      out.add_product(name + "attention.output.dense", c, c);
+      out.add_norm(name + "attention.output.LayerNorm", c);
+      out.add_product(name + "intermediate.dense", c, inner());
+      out.add_product(name + "output.dense", inner(), c);
+      out.add_norm(name + "output.LayerNorm", c);
     }
     if (classes > 0) {
       out.ignored.emplace_back("cls.predictions.*");
-      product("bert.pooler.dense", c, c);
-      product("classifier", c, classes);
+      out.add_product("bert.pooler.dense", c, c);
+      out.add_product("classifier", c, classes);
     } else {
       out.ignored.insert(out.ignored.end(), {"*pooler.dense.*"});
       auto const* const remedy = "nn::bert has no head of its own; use a model whose head is its embedding";
       out.copies.push_back({"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", remedy});
       out.copies.push_back({"cls.predictions.decoder.bias", "cls.predictions.bias", remedy});
-      product("cls.predictions.transform.dense", c, c);
-      norm("cls.predictions.transform.LayerNorm");
+      out.add_product("cls.predictions.transform.dense", c, c);
+      out.add_norm("cls.predictions.transform.LayerNorm", c);
       out.add("cls.predictions.bias", {vocabulary});
     }
     return out;

@@ -10,6 +10,7 @@
 #include "trireme/nn/batch_norm.hpp"
 #include "trireme/nn/detail/fields.hpp"
 #include "trireme/nn/embedding.hpp"
+#include "trireme/nn/file_mapping.hpp"
 #include "trireme/nn/images.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
@@ -92,6 +93,31 @@ struct convnet_of {
     initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(at.channels))};
     linear const fc{.outputs = classes, .start = start, .bias_start = start};
     put(nn::block{"", at.size(), chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
+  }
+
+  /// Files with torchvision's names and layouts; nn/convnet_files.hpp has their config.json.
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"", {"*.num_batches_tracked"}};
+    auto const convolution = [&](std::string const& folder, char const* of, char const* normal_of, std::int64_t kernel,
+                                 std::int64_t inputs, std::int64_t outputs) {
+      out.add_convolution(text(folder, of, ".weight"), kernel, inputs, outputs);
+      for (auto const* which : {".weight", ".bias", ".running_mean", ".running_var"})
+        out.add(text(folder, normal_of, which), {outputs});
+    };
+    convolution("", "conv1", "bn1", 3, images.channels, channels);
+    auto width = channels;
+    for (std::int64_t i = 0; i < 3 * blocks; ++i) {
+      auto const name = text("layer", i / blocks + 1, ".", i % blocks, ".");
+      bool const halves = i > 0 && i % blocks == 0;
+      auto const outputs = halves ? 2 * width : width;
+      convolution(name, "conv1", "bn1", 3, width, outputs);
+      convolution(name, "conv2", "bn2", 3, outputs, outputs);
+      if (halves) convolution(name, "downsample.0", "downsample.1", 1, width, outputs);
+      width = outputs;
+    }
+    out.add_transposed("fc.weight", width, classes);
+    out.add("fc.bias", {classes});
+    return out;
   }
 
   template <class F>

@@ -254,7 +254,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     return all.flat(e * all.extent(1), all.extent(1));
   }
   using product = product_operand::product;
-  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  static constexpr auto for_input = product::input_gradient;
   auto& packed_gate(pass<Env>& pass, std::int64_t e, product in = product::forward) {
     return packed(packed_gate_, pass, gate_, e, in);
   }
@@ -276,8 +276,8 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   }
 
   // What products with this matrix read: x or dy, or the operands that the precision writes.
-  static view input(pass<Env>& pass, parameter<Env> const& with, view x, product in = product::forward) {
-    return pass.operand(with.info.name, product_operand::role::input, x, in);
+  static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
+    return pass.operand(with.info.name, product_operand::role::input, x);
   }
   static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy, product in) {
     return pass.operand(with.info.name, product_operand::role::gradient, dy, in);
@@ -389,15 +389,13 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
       if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
-      kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      input(pass, down_, kept.inner.rows(first, n), for_weight),
-                                      gradient(pass, down_, dy, for_weight), ops::orientation::in_out);
+      backward_weights(pass, down_.info.name, matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
+                       kept.inner.rows(first, n), dy);
       kernels::linear_backward_input(dinner_here, gradient(pass, down_, dy, for_input), packed_down(pass, e, for_input),
                                      {ops::activation::gelu, kept.before.rows(first, n), false});
       pass.scratch.rewind(mark);
-      kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      input(pass, up_, kept.gathered.rows(first, n), for_weight),
-                                      gradient(pass, up_, dinner_here, for_weight), ops::orientation::in_out);
+      backward_weights(pass, up_.info.name, matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
+                       kept.gathered.rows(first, n), dinner_here);
       kernels::linear_backward_input(dy, gradient(pass, up_, dinner_here, for_input), packed_up(pass, e, for_input),
                                      {});
       pass.scratch.rewind(mark);
@@ -438,8 +436,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   // Expert e's part of a product without a bias.
   void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
                         view x, view dy, view dx, bool adds) {
-    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x, for_weight),
-                                    gradient(pass, of, dy, for_weight), ops::orientation::in_out);
+    backward_weights(pass, of.info.name, matrix_of(of.gradient, e), {}, x, dy);
     kernels::linear_backward_input(dx, gradient(pass, of, dy, for_input), weights, {.accumulate = adds});
   }
 

@@ -34,15 +34,20 @@ struct file_tensor {
   std::vector<band> bands;    ///< all rows, ascending
   std::int64_t matrix = 0;    ///< which of the parameter's matrices it is,
   std::int64_t matrices = 1;  ///< of so many
+  std::int64_t planes = 1;  ///< inputs are (planes, inputs / planes) in files, and the other way round in the parameter
 
   /// Numbers in the whole parameter.
   [[nodiscard]] std::int64_t size() const noexcept { return matrices * inputs * columns; }
+  /// The input of the parameter that input i of the file's tensor is.
+  [[nodiscard]] std::int64_t input(std::int64_t i) const noexcept {
+    return i % (inputs / planes) * planes + i / (inputs / planes);
+  }
   /// The element of the parameter that element i of the file's tensor is; both in row-major order.
   [[nodiscard]] std::int64_t place(std::int64_t i) const {
     auto const row = i / inputs;
     auto each = bands.begin();
     while (row >= each->row + each->count) ++each;
-    return (matrix * inputs + i % inputs) * columns + each->column + row - each->row;
+    return (matrix * inputs + input(i % inputs)) * columns + each->column + row - each->row;
   }
 
   friend bool operator==(file_tensor const&, file_tensor const&) = default;
@@ -78,6 +83,33 @@ struct file_mapping {
                       std::string const& parameter = "") {
     tensors.push_back(
         {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
+  }
+  /// A product's weights, (outputs, inputs) in files, and its biases.
+  void add_product(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    add_transposed(name + ".weight", inputs, outputs);
+    add(name + ".bias", {outputs});
+  }
+  /// The gains and biases of a layer norm.
+  void add_norm(std::string const& name, std::int64_t channels) {
+    add(name + ".weight", {channels});
+    add(name + ".bias", {channels});
+  }
+  /// Queries, keys and values, three products in files (`folder` + "query" and so on) and one here.
+  void add_attention(std::string const& folder, std::string const& parameter, std::int64_t channels) {
+    auto const c = channels;
+    std::int64_t column = 0;
+    for (auto const* which : {"query", "key", "value"}) {
+      tensors.push_back({folder + which + ".weight", {c, c}, parameter + ".weight", c, 3 * c, {{0, column, c}}});
+      tensors.push_back({folder + which + ".bias", {c}, parameter + ".bias", 1, 3 * c, {{0, column, c}}});
+      column += c;
+    }
+  }
+  /// A convolution's weights, (outputs, channels, kernel, kernel) in files; in the parameter (kernel, kernel, channels,
+  /// outputs).
+  void add_convolution(std::string const& name, std::int64_t kernel, std::int64_t channels, std::int64_t outputs) {
+    add_transposed(name, kernel * kernel * channels, outputs);
+    tensors.back().extents = {outputs, channels, kernel, kernel};
+    tensors.back().planes = channels;
   }
   /// Such weights of each of several experts, which are one parameter (count, inputs, outputs), `folder` + `name`: in
   /// files `folder` + number + "." + `name`.

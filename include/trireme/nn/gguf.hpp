@@ -60,8 +60,9 @@ struct gguf_model {
 ///
 /// A tokenizer.json has byte pairs of bytes (with the pre-tokenizer of GPT-2, SmolLM, Llama 3, Qwen 2 or DeepSeek V3),
 /// byte pairs of characters (sentencepiece's, as in Llama 2 and Mistral), word pieces (`bert`) or unigrams (`t5`).
-/// Without this file a vocabulary of 256 is bytes; for another one the metadata says `none`, and llama.cpp takes token
-/// ids only. llama.cpp needs an end token: for bytes it is byte 0.
+/// Without this file sentencepiece's own is read (tokenizer.model, spiece.model); without it too a vocabulary of 256 is
+/// bytes, and for another one the metadata says `none`: llama.cpp takes token ids only. llama.cpp needs an end token:
+/// for bytes it is byte 0.
 ///
 /// Errors   format_error that points at the member, for what llama.cpp does not have: another expression of a
 ///          pre-tokenizer, or a normalizer of byte pairs other than NFC.
@@ -74,6 +75,8 @@ struct gguf_model {
 struct gguf_options {
   formats::gguf::kind type = formats::gguf::kind::f16;
   std::string name;  ///< `general.name`; empty: that of the directory
+  /// A GGUF file of the same tensors: each has its type and its place there, and `type` is that of others.
+  std::string like;
 };
 
 /// Writes the model that lies in a directory of Hugging Face's files to a GGUF file, which appears whole or not at all.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/json.hpp"
+#include "trireme/formats/sentencepiece_file.hpp"
 #include "trireme/nn/bert_files.hpp"
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/gguf.hpp"
@@ -154,6 +156,27 @@ TRIREME_BODY gguf_model in_gguf(gpt const& model) {
   return out;
 }
 
+namespace detail {
+
+/// What Llama 3's rule divides frequencies by.
+[[nodiscard]] TRIREME_BODY std::vector<float> gguf_rotary_factors(llama const& model) {
+  auto const& angles = model.scaling;
+  auto const width = model.width();
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < width / 2; ++i) {
+    auto const turns = static_cast<double>(angles.original) *
+                       std::pow(model.rotary, -2.0 * static_cast<double>(i) / static_cast<double>(width)) /
+                       (2 * std::acos(-1.0));
+    auto const kept = turns < angles.low    ? 0.0
+                      : turns > angles.high ? 1.0
+                                            : (turns - angles.low) / (angles.high - angles.low);
+    out.push_back(static_cast<float>(1 / (kept + (1 - kept) / angles.factor)));
+  }
+  return out;
+}
+
+}  // namespace detail
+
 TRIREME_BODY gguf_model in_gguf(llama const& model) {
   using detail::gguf_size;
   using order = gguf_tensor::order;
@@ -182,6 +205,7 @@ TRIREME_BODY gguf_model in_gguf(llama const& model) {
     out.notes.emplace_back(key(".rope.scaling.type"), std::string("linear"));
     out.notes.emplace_back(key(".rope.scaling.factor"), static_cast<float>(angles.factor));
   }
+  if (by_turns) out.notes.emplace_back(key(".rope.scaling.original_context_length"), gguf_size(angles.original));
   auto const add = [&](std::string const& name, std::string const& source, shape const& extents,
                        order how = order::same) {
     out.tensors.push_back({name, extents, source, how, how == order::paired ? width : 0});
@@ -189,15 +213,7 @@ TRIREME_BODY gguf_model in_gguf(llama const& model) {
   add("token_embd.weight", "model.embed_tokens.weight", {model.vocabulary, c});
   if (by_turns) {  // what frequencies are divided by
     gguf_tensor factors{"rope_freqs.weight", {width / 2}, ""};
-    for (std::int64_t i = 0; i < width / 2; ++i) {
-      auto const turns = static_cast<double>(angles.original) *
-                         std::pow(model.rotary, -2.0 * static_cast<double>(i) / static_cast<double>(width)) /
-                         (2 * std::acos(-1.0));
-      auto const kept = turns < angles.low    ? 0.0
-                        : turns > angles.high ? 1.0
-                                              : (turns - angles.low) / (angles.high - angles.low);
-      factors.numbers.push_back(static_cast<float>(1 / (kept + (1 - kept) / angles.factor)));
-    }
+    factors.numbers = detail::gguf_rotary_factors(model);
     out.tensors.push_back(std::move(factors));
   }
   for (std::int64_t i = 0; i < model.layers; ++i) {
@@ -366,11 +382,18 @@ class gguf_vocabulary {
     config_ = parsed(formats::config_file);
     generation_ = parsed(generation_config_file);
     if (auto const* const chat = formats::find(files, "chat_template.jinja")) chat_ = chat->content;
+    for (auto const* const name : {"tokenizer.model", "spiece.model"}) {
+      auto const* const found = formats::find(files, name);
+      if (found != nullptr && pieces_ == nullptr) pieces_ = found;
+    }
+    added_ = parsed("added_tokens.json");
   }
 
   [[nodiscard]] formats::gguf::metadata made() {
     if (!file_.is_null()) {
       of_file();
+    } else if (pieces_ != nullptr) {
+      of_pieces();
     } else if (count_ == 256) {
       of_bytes();
     } else {
@@ -455,6 +478,59 @@ class gguf_vocabulary {
     if (kind == "BPE") of_byte_pairs(model);
     if (kind == "WordPiece") of_word_pieces(model);
     specials(kind);
+  }
+
+  /// Of sentencepiece's own file.
+  void of_pieces() {
+    using sentencepiece = formats::sentencepiece_file;
+    auto const file = sentencepiece::parse(pieces_->content, pieces_->name);
+    auto const refuse = [&](auto const&... reason) { throw format_error(pieces_->name, 0, text(reason...)); };
+    bool const pairs = file.model == sentencepiece::byte_pairs;
+    if (!pairs && file.model != sentencepiece::unigram)
+      refuse("llama.cpp has no sentencepiece model of words or characters, only of unigrams and byte pairs");
+    if (pairs && !file.byte_fallback) refuse("llama.cpp has byte pairs of characters only with byte_fallback");
+    if (!pairs && file.byte_fallback)
+      refuse("llama.cpp has no unigrams with byte_fallback: it takes the unknown token for characters without one");
+    if (pairs && !file.characters.empty())
+      refuse("llama.cpp has no map of characters before byte pairs; sentencepiece's normalization is to be identity");
+    auto const pieces = static_cast<std::int64_t>(file.pieces.size());
+    if (pieces > count_) refuse("it has ", pieces, " pieces, but the model has ", count_, " tokens");
+    tokens_.resize(static_cast<std::size_t>(count_));
+    types_.assign(tokens_.size(), unused);
+    scores_.assign(tokens_.size(), 0);
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+      bool const known = i < file.pieces.size();
+      tokens_[i] = known ? file.pieces[i].content : text("[PAD", i, "]");
+      if (!known) continue;
+      types_[i] = file.pieces[i].kind;
+      scores_[i] = file.pieces[i].score;
+      ids_[tokens_[i]] = static_cast<std::int64_t>(i);
+    }
+    if (added_.is_object()) {
+      for (auto const& [content, id] : added_.as_object()) token(id.as_int64(), content, user_defined, id);
+    }
+    if (auto const* const more = given(settings_, "added_tokens_decoder")) {
+      for (auto const& [id, what] : more->as_object()) {
+        std::int64_t number = -1;
+        std::from_chars(id.data(), id.data() + id.size(), number);
+        auto const kind = flag(what, "special", false) ? control : user_defined;
+        if (number >= pieces) token(number, what.at("content").as_string(), kind, what);
+      }
+    }
+    if (file.unknown_id >= 0) unknown_ = file.unknown_id;
+    lists(pairs ? "llama" : "t5", "default", true);
+    put("add_space_prefix", file.prefix);
+    if (!pairs) {
+      put("remove_extra_whitespaces", !file.extra_spaces);
+      if (!file.characters.empty()) {
+        put("precompiled_charsmap", std::vector<std::uint8_t>(file.characters.begin(), file.characters.end()));
+      }
+    }
+    // As transformers: Llama's begins with the first token, T5's ends with the last.
+    if (given(settings_, "add_bos_token") == nullptr) begins_ = pairs;
+    if (given(settings_, "add_eos_token") == nullptr) ends_ = !pairs;
+    own_ = {{"bos", file.begin}, {"eos", file.end}, {"pad", file.padding}};
+    specials(pairs ? "BPE" : "Unigram");
   }
 
   void lists(std::string const& model, std::string const& pre, bool scored) {
@@ -652,11 +728,13 @@ class gguf_vocabulary {
       if (id != nullptr && id->is_array()) id = id->as_array().empty() ? nullptr : &id->as_array().front();
       if (id != nullptr && id->as_int64() >= 0 && id->as_int64() < count_) return id->as_int64();
     }
+    auto const found = own_.find(which);
+    if (found != own_.end() && found->second >= 0 && found->second < count_) return found->second;
     return std::nullopt;
   }
   /// The special tokens before and behind a text.
   std::pair<bool, bool> around() const {
-    std::pair<bool, bool> out{flag(settings_, "add_bos_token", false), flag(settings_, "add_eos_token", false)};
+    std::pair<bool, bool> out{flag(settings_, "add_bos_token", begins_), flag(settings_, "add_eos_token", ends_)};
     for (auto const* const step : steps(given(file_, "post_processor"), "processors")) {
       auto const& kind = step->at("type").as_string();
       if (kind == "BertProcessing" || kind == "RobertaProcessing") return {true, true};
@@ -692,7 +770,10 @@ class gguf_vocabulary {
   }
 
   std::int64_t count_;
-  json file_, settings_, config_, generation_;
+  json file_, settings_, config_, generation_, added_;
+  formats::model_file const* pieces_ = nullptr;           // sentencepiece's
+  std::map<std::string, std::int64_t, std::less<>> own_;  // special tokens that it names
+  bool begins_ = false, ends_ = false;                    // what a text has around it where no file says so
   std::string chat_;
   formats::gguf::metadata out_;
   std::vector<std::string> tokens_;
@@ -702,11 +783,35 @@ class gguf_vocabulary {
   std::optional<std::int64_t> unknown_;
 };
 
+/// Sorts tensors as in the file that options.like names; @returns their kinds there.
+TRIREME_BODY std::map<std::string, formats::gguf::kind> put_like(gguf_model& what, gguf_options const& options,
+                                                                 formats::file_system& files) {
+  std::map<std::string, formats::gguf::kind> out;
+  if (options.like.empty()) return out;
+  formats::gguf::reader const other(options.like, files);
+  std::vector<gguf_tensor> sorted;
+  for (auto const& each : other.entries()) {
+    auto const found = std::ranges::find(what.tensors, each.name, &gguf_tensor::name);
+    if (found == what.tensors.end() || found->extents != each.extents) {
+      throw config_error(text("trireme::nn::write_gguf: ", options.like, " has a tensor \"", each.name, "\" ",
+                              to_string(each.extents), ", which the model does not have"));
+    }
+    out[each.name] = each.type;
+    sorted.push_back(std::move(*found));
+    what.tensors.erase(found);
+  }
+  sorted.insert(sorted.end(), std::make_move_iterator(what.tensors.begin()),
+                std::make_move_iterator(what.tensors.end()));
+  what.tensors = std::move(sorted);
+  return out;
+}
+
 /// Writes a model whose description is read.
 template <class Model>
 std::uint64_t write_gguf_of(Model const& model, std::string const& directory, std::string const& path,
                             gguf_options const& options, formats::file_system& files) {
-  auto const out = in_gguf(model);
+  auto out = in_gguf(model);
+  auto const kinds = put_like(out, options, files);
   auto layout = model.in_files();
   if constexpr (std::is_same_v<Model, bert>) layout.leave_out("cls.* bert.pooler.* classifier.*");
   pretrained_reader const from(layout, directory, files);
@@ -725,7 +830,10 @@ std::uint64_t write_gguf_of(Model const& model, std::string const& directory, st
   auto const tokenizer = gguf_tokenizer(formats::read_model_files(directory, files), model.vocabulary);
   notes.insert(notes.end(), tokenizer.begin(), tokenizer.end());
   std::vector<formats::gguf::entry> entries;
-  for (auto const& each : out.tensors) entries.push_back({each.name, gguf_kind(each, options.type), each.extents});
+  for (auto const& each : out.tensors) {
+    auto const found = kinds.find(each.name);
+    entries.push_back({each.name, found == kinds.end() ? gguf_kind(each, options.type) : found->second, each.extents});
+  }
   formats::gguf::writer to(path, notes, std::move(entries), files);
   for (auto const& each : out.tensors) write_gguf_tensor(from, each, to);
   to.finish();

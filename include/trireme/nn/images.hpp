@@ -169,12 +169,7 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
     for_each_part(pass, x.get(pass), [&](std::int64_t first, view part, view seen) {
       if (!at_.one_pixel()) images::patches(seen, part, at_);
       auto const d = as_places(dy.rows(first, part.extent(0)));
-      kernels::linear_backward_weight(dw, bias_.gradient,
-                                      pass.operand(weight_.info.name, product_operand::role::input, seen,
-                                                   product_operand::product::weight_gradient),
-                                      pass.operand(weight_.info.name, product_operand::role::gradient, d,
-                                                   product_operand::product::weight_gradient),
-                                      ops::orientation::in_out);
+      backward_weights(pass, weight_.info.name, dw, bias_.gradient, seen, d);
     });
   }
 

@@ -204,7 +204,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
     auto const how = layout(pass);
     return {pass.batch.count(), how.context, how.heads, how.heads * how.width(), heads_.first, {}};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.dropout, site_);
   }
   auto angles(pass<Env>& pass) const { return rotations_here(pass, what_.rotary_width, what_.rotary, what_.scaling); }

@@ -178,10 +178,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     auto const all = x.get(pass);
     if (change_) change_->backward_weight(pass, all, dy);
     if (trains) {
-      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                      operand(pass, product_operand::role::input, all, for_weight),
-                                      operand(pass, product_operand::role::gradient, dy, for_weight),
-                                      ops::orientation::in_out);
+      backward_weights(pass, weight_.info.name, weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient, all,
+                       dy);
     }
     pass.scratch.rewind(mark);
   }
@@ -238,7 +236,7 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   }
   // What the product reads: x itself, or the operand that the precision writes.
   using product = product_operand::product;
-  static constexpr auto for_input = product::input_gradient, for_weight = product::weight_gradient;
+  static constexpr auto for_input = product::input_gradient;
   [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x, product of = product::forward) {
     return pass.operand(weight_.info.name, which, x, of);
   }
@@ -391,7 +389,7 @@ class layer_node<Env, dropout> final : public library_node<Env, dropout> {
     fused_ = lies_ == activation_layout::columns ? at.cut.fused : 1;
     part_ = lies_ == activation_layout::columns ? at.part(at.cut, at.width) : interval{0, at.width};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.probability, site_);
   }
   void drop(pass<Env>& pass, view y) const {
@@ -548,7 +546,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
     return {pass.batch.count(), positions_of(pass), heads_.count,
             channels_,          heads_.first,       {what_.causal, what_.window}};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.dropout, site_);
   }
   std::uint32_t site_ = 0;

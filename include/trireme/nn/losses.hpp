@@ -16,6 +16,7 @@
 #include "trireme/core/exact.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/ops/sets/dense.hpp"
@@ -460,29 +461,38 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
 
   held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
     auto const rows = x.v.extent(0);
-    packed_.bind(table_.value, ops::orientation::out_in);
-    packed_.refresh(pass.version);
-    if (pass.purpose == purpose::predict) return {last_logits(pass, x.v), true};
+    auto const start = pass.scratch.mark();
+    auto& words =
+        packed_weights(packed_, pass, table_.info.name, table_.value, product::forward, ops::orientation::out_in, true);
+    if (pass.purpose == purpose::predict) {
+      held<Env> const logits{last_logits(pass, x.v), true};
+      pass.scratch.rewind(start);
+      return logits;
+    }
     loss_->expect(pass, rows, what_.words);
     double const weight = loss_->weight_of_row(pass, rows);
     view dx;
     if (pass.backward_follows()) dx = pass.take(x.v.extents());
-    auto const here = pass.scratch.mark();
-    auto const longer = pass.group.size() == 1 && loss_->takes_longer_rows();
+    auto& back = pass.backward_follows() ? packed_back(pass) : words;
+    auto const longer = &back == &words && pass.group.size() == 1 && loss_->takes_longer_rows();
     auto const row = longer ? ops::row_of_logits<space>(words_here()) : words_here();
     auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), row});
     for (std::int64_t first = 0; first < rows; first += chunk()) {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
-      kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
+      auto const here = pass.scratch.mark();
+      kernels::linear(part, operand(pass, role::input, x.v.rows(first, n)), words, {bias_.value});
+      pass.scratch.rewind(here);
       loss_->add_loss(pass, loss_->of(pass, part, first, weight, part_), rows);
       if (!pass.backward_follows()) continue;
-      kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
+      kernels::linear_backward_input(dx.rows(first, n), operand(pass, role::gradient, part, product::input_gradient),
+                                     back, {});
+      pass.scratch.rewind(here);
       if (!pass.training()) continue;
-      kernels::linear_backward_weight(table_.gradient, bias_.gradient, x.v.rows(first, n), part,
-                                      ops::orientation::out_in);
+      backward_weights(pass, table_.info.name, table_.gradient, bias_.gradient, x.v.rows(first, n), part,
+                       ops::orientation::out_in, true);
     }
-    pass.scratch.rewind(here);
+    pass.scratch.rewind(start);
     if (pass.backward_follows()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
     return {};
   }
@@ -504,6 +514,19 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     if (at.own.size > 1) bias_.info = shard_of(bias_.info, 0, at.own.of(what_.words));
     at.width = what_.words;
   }
+  using product = product_operand::product;
+  using role = product_operand::role;
+  // What products read: numbers as they are, or the operands of heads that the precision writes.
+  [[nodiscard]] view operand(pass<Env>& pass, role which, view x, product of = product::forward) {
+    return pass.operand(table_.info.name, which, x, of, true);
+  }
+  ops::weights<value, space>& packed_back(pass<Env>& pass) {
+    auto const read = operand(pass, role::weight, table_.value, product::input_gradient);
+    if (read.address() == table_.value.address()) return packed_;
+    packed_back_.bind(read, ops::orientation::out_in);
+    packed_back_.refresh(pass.version | ops::passing_values);
+    return packed_back_;
+  }
   // How many words lie here.
   [[nodiscard]] std::int64_t words_here() const { return table_.info.extents[0]; }
   [[nodiscard]] std::int64_t chunk() const { return ops::rows_of_logits<space>(what_.words); }
@@ -512,7 +535,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     auto const last = loss_->output_rows(pass, x);
     auto const batch = last.extent(0);
     auto const here = pass.take({batch, words_here()});
-    kernels::linear(here, last, packed_, {bias_.value});
+    kernels::linear(here, operand(pass, role::input, last), packed_, {bias_.value});
     if (pass.group.size() == 1) return here;
     auto const sums = pass.activations.template take<typename Env::accumulate>({batch, what_.words});
     kernels::fill(sums, 0.0);
@@ -526,7 +549,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
   loss_node<Env>* loss_ = nullptr;
   ops::table_range part_;
   parameter<Env> table_{}, bias_{};
-  ops::weights<value, space> packed_;
+  ops::weights<value, space> packed_, packed_back_;
   per_micro_batch<view> gradient_;  // of x, in the rows that lie here
 };
 

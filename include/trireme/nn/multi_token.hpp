@@ -97,12 +97,16 @@ template <class Env>
   auto const each = positions_of(pass);
   auto const out = pass.scratch.template take<std::int32_t>({rows.count});
   kernels::fill(out, otherwise);
-  for (std::int64_t i = 0; i < rows.count;) {
-    auto const at = (rows.first + i) % each;
-    auto const here = std::min(each - at, rows.count - i), found = std::min(here, each - by - at);
-    if (found > 0) kernels::copy(out.flat(i, found), numbers.flat(rows.first + i + by, found));
-    i += here;
-  }
+  auto const copy = [&](std::int64_t at, std::int64_t samples, std::int64_t found) {
+    if (samples == 0 || found <= 0) return;
+    kernels::copy_blocks(out, {at, each, found}, numbers, {rows.first + at + by, each, found}, {samples, 1, found});
+  };
+  auto const begun = (each - rows.first % each) % each;  // rows of a sample whose first ones come before
+  auto const head = std::min(begun, rows.count), samples = (rows.count - head) / each;
+  auto const tail = head + samples * each;
+  copy(0, 1, std::min(head, begun - by));
+  copy(head, samples, each - by);
+  copy(tail, 1, std::min(rows.count - tail, each - by));
   return tensor_view<std::int32_t const, typename Env::space>(out);
 }
 

@@ -150,7 +150,8 @@ template <class Env>
 /// Where numbers are dropped in this pass, if it is one of training.
 /// @param site  of the layer, from placing::take_site().
 template <class Env>
-[[nodiscard]] ops::dropout_site dropout_site_of(pass<Env> const& pass, double probability, std::uint32_t site) {
+[[nodiscard]] ops::dropout_site_in<typename Env::space> dropout_site_of(pass<Env> const& pass, double probability,
+                                                                        std::uint32_t site) {
   return {pass.training() ? probability : 0, pass.key, pass.first_site + site, pass.batch.ids};
 }
 

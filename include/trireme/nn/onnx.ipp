@@ -6,28 +6,75 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/pattern.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/directory.hpp"
+#include "trireme/formats/gguf.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/model_files.hpp"
 #include "trireme/nn/bert_files.hpp"
+#include "trireme/nn/convnet_files.hpp"
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/onnx.hpp"
 #include "trireme/nn/onnx_images.hpp"
 #include "trireme/nn/onnx_layers.hpp"
 #include "trireme/nn/pretrained.hpp"
+#include "trireme/nn/vit_files.hpp"
 
 namespace trireme::nn {
 
 namespace detail {
 
 template <class Model>
+onnx_walk walk_of(Model const& model, onnx_options const& options, bool past) {
+  model.validate();
+  if (options.four_bits && options.dialect != onnx_dialect::ort) {
+    throw config_error(
+        text("trireme::nn::in_onnx: weights of 4 bits are onnxruntime's own (MatMulNBits); use the ", "dialect ort"));
+  }
+  return onnx_walk(past, options.dialect, options.four_bits);
+}
+
+/// Writes blocks of 4 bits, and behind them their scales: numbers and scales of GGUF's Q4_0, neighbours in a byte.
+TRIREME_BODY void write_blocks(formats::onnx::writer& to, formats::onnx::weight const& which,
+                               onnx_numbers const& numbers) {
+  namespace gguf = formats::gguf;
+  constexpr std::int64_t block = 32;
+  auto const outputs = which.extents[0], inputs = which.extents[1] * block;
+  auto const extents = which.turned ? shape{inputs, outputs} : shape{outputs, inputs};
+  std::vector<float> whole(static_cast<std::size_t>(inputs * outputs)), row(static_cast<std::size_t>(inputs)), scales;
+  numbers({which.source, extents}, 0, std::span(whole));
+  std::vector<std::byte> stored(static_cast<std::size_t>(inputs / block * gguf::block_bytes(gguf::kind::q4_0)));
+  std::vector<std::byte> blocks(static_cast<std::size_t>(inputs / 2));
+  scales.reserve(static_cast<std::size_t>(outputs * inputs / block));
+  for (std::int64_t i = 0; i < outputs; ++i) {
+    for (std::int64_t j = 0; j < inputs; ++j)
+      row[static_cast<std::size_t>(j)] =
+          whole[static_cast<std::size_t>(which.turned ? j * outputs + i : i * inputs + j)];
+    gguf::quantize(gguf::kind::q4_0, row, stored);
+    auto from = stored.begin();
+    auto next = blocks.begin();
+    while (from != stored.end()) {
+      float16 scale;
+      scale.bits =
+          static_cast<std::uint16_t>(std::to_integer<unsigned>(from[0]) | std::to_integer<unsigned>(from[1]) << 8);
+      scales.push_back(static_cast<float>(scale));
+      from += 2;
+      auto const at = [&](std::ptrdiff_t k) { return k < 16 ? from[k] & std::byte{15} : from[k - 16] >> 4; };
+      for (std::ptrdiff_t k = 0; k < block; k += 2) *next++ = at(k) | at(k + 1) << 4;
+      from += 16;
+    }
+    to.write(std::span<std::byte const>(blocks));
+  }
+  to.write(std::span<float const>(scales));
+}
+
+template <class Model>
 formats::onnx::graph graph_of_words(Model const& model, char const* name, onnx_options const& options,
                                     bool rows = true) {
-  model.validate();
-  onnx_walk at(options.past, options.dialect);
+  auto at = walk_of(model, options, options.past);
   at.graph.name = name;
   at.context = model.context;
   at.tokens();
@@ -42,8 +89,7 @@ formats::onnx::graph graph_of_words(Model const& model, char const* name, onnx_o
 
 template <class Model>
 formats::onnx::graph graph_of_images(Model const& model, char const* name, onnx_options const& options) {
-  model.validate();
-  onnx_walk at(false, options.dialect);
+  auto at = walk_of(model, options, false);
   at.graph.name = name;
   at.image = model.images;
   at.planes = true;
@@ -153,9 +199,12 @@ std::uint64_t with_onnx_model(std::string const& directory, formats::file_system
     return f(read_description<llama>(directory, files), type);
   if (type == "deepseek_v3") return f(read_description<deepseek>(directory, files), type);
   if (type == "bert") return f(read_description<bert>(directory, files), type);
+  if (type == "vit") return f(read_description<vit>(directory, files), type);
+  if (type == convnet_type) return f(read_description<convnet>(directory, files), type);
   throw format_error(text(directory, "/", formats::config_file), 0,
                      text("a model of type \"", type.substr(0, 80),
-                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3 and bert are"));
+                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3, bert, vit and ",
+                          convnet_type, " are"));
 }
 
 }  // namespace detail
@@ -170,7 +219,9 @@ TRIREME_BODY formats::onnx::graph in_onnx(deepseek const& model, onnx_options co
   return detail::graph_of_words(model, "deepseek_v3", options);
 }
 TRIREME_BODY formats::onnx::graph in_onnx(bert const& model, onnx_options const& options) {
-  return detail::graph_of_words(model, "bert", {.past = false, .dialect = options.dialect}, model.classes == 0);
+  auto of_bert = options;
+  of_bert.past = false;
+  return detail::graph_of_words(model, "bert", of_bert, model.classes == 0);
 }
 TRIREME_BODY formats::onnx::graph in_onnx(vit const& model, onnx_options const& options) {
   return detail::graph_of_images(model, "vit", options);
@@ -188,6 +239,10 @@ TRIREME_BODY std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_nu
   formats::onnx::writer to(path, graph, {.most_inline = options.most_inline}, files);
   std::vector<float> some;
   for (auto const& each : graph.weights) {
+    if (!each.source.empty()) {
+      if (each.type == formats::onnx::element::u8) detail::write_blocks(to, each, numbers);
+      continue;
+    }
     constexpr std::int64_t most = std::int64_t{1} << 16;
     for (std::int64_t first = 0; first < each.extents.size(); first += most) {
       some.resize(static_cast<std::size_t>(std::min(most, each.extents.size() - first)));

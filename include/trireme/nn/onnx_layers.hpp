@@ -45,17 +45,22 @@ struct rotary_angles {
 class onnx_walk : public onnx_rows {
  public:
   /// @param past  whether attention takes the keys and values of earlier positions, and gives all of them back.
-  explicit onnx_walk(bool past, onnx_dialect dialect = onnx_dialect::portable);
+  /// @param four_bits  whether products' weights are blocks of integers of 4 bits, by onnxruntime's MatMulNBits.
+  explicit onnx_walk(bool past, onnx_dialect dialect = onnx_dialect::portable, bool four_bits = false);
 
   formats::onnx::graph graph;
   std::string name;           ///< of the layer: what its parameters' names begin with
   bool reads_tokens = false;  ///< the model begins with an embedding
 
   /// The value of a parameter: `name` + "." + `end`. A tied one is in the graph once.
-  std::string parameter(std::string_view end, shape const& extents) {
-    return parameter_named(name.empty() ? std::string(end) : text(name, ".", end), extents);
+  std::string parameter(std::string_view end, shape const& extents) { return parameter_named(full(end), extents); }
+  [[nodiscard]] std::string full(std::string_view end) const {
+    return name.empty() ? std::string(end) : text(name, ".", end);
   }
   std::string parameter_named(std::string full, shape const& extents);
+  /// x (..., inputs) times a parameter of this full name, (inputs, outputs), or with `rows` (outputs, inputs).
+  std::string product(std::string const& x, std::string const& full, std::int64_t inputs, std::int64_t outputs,
+                      bool rows = false);
   /// An input (batch_size, `length`) of integers, which the graph then has.
   std::string integers(std::string const& input, std::string const& length);
   std::string tokens() { return integers("input_ids", "sequence_length"); }
@@ -129,7 +134,7 @@ class onnx_walk : public onnx_rows {
   // The names of keys or values of earlier positions, an input, and of all of them, an output.
   std::pair<std::string, std::string> past_of(char const* which, std::int64_t heads, std::int64_t head_width);
 
-  bool past_;
+  bool past_, four_bits_;
   onnx_dialect dialect_;
   std::string sum_;
   std::int64_t attentions_ = 0;

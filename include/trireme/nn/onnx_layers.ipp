@@ -10,7 +10,8 @@
 
 namespace trireme::nn {
 
-TRIREME_BODY onnx_walk::onnx_walk(bool past, onnx_dialect dialect) : past_(past), dialect_(dialect) {
+TRIREME_BODY onnx_walk::onnx_walk(bool past, onnx_dialect dialect, bool four_bits)
+    : past_(past), four_bits_(four_bits), dialect_(dialect) {
   if (dialect == onnx_dialect::native) graph.opset = 23, graph.ir = 11;
   if (dialect == onnx_dialect::ort) graph.opset = 21, graph.ir = 10;
 }
@@ -21,6 +22,27 @@ TRIREME_BODY std::string onnx_walk::parameter_named(std::string full, shape cons
   }
   graph.weights.push_back({full, extents});
   return full;
+}
+
+TRIREME_BODY std::string onnx_walk::product(std::string const& x, std::string const& full, std::int64_t inputs,
+                                            std::int64_t outputs, bool rows) {
+  constexpr std::int64_t block = 32, bits = 4;
+  if (!four_bits_ || inputs % block != 0) {
+    if (!rows) return graph.add("MatMul", {x, parameter_named(full, {inputs, outputs})});
+    return graph.add("MatMul", {x, transposed(parameter_named(full, {outputs, inputs}), {1, 0})});
+  }
+  auto const blocks = full + ".q4_0", scales = full + ".scales";
+  bool const known =
+      std::any_of(graph.weights.begin(), graph.weights.end(), [&](auto const& each) { return each.name == blocks; });
+  if (!known) {  // the scales stand behind their blocks: see write_onnx()
+    graph.weights.push_back(
+        {blocks, {outputs, inputs / block, block * bits / 8}, formats::onnx::element::u8, full, !rows});
+    graph.weights.push_back({scales, {outputs, inputs / block}, formats::onnx::element::f32, full, !rows});
+  }
+  auto y = text("/", graph.nodes.size(), "/MatMulNBits");
+  add_own("MatMulNBits", {x, blocks, scales}, {y},
+          {{"K", inputs}, {"N", outputs}, {"bits", bits}, {"block_size", block}});
+  return y;
 }
 
 TRIREME_BODY std::string& onnx_walk::cached(std::string const& key) {
@@ -330,7 +352,7 @@ TRIREME_BODY std::vector<std::string> onnx_alike(onnx_walk& at, std::vector<onnx
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, linear const& what, std::string const& x) {
   auto const rows = at.rows_of(x);
-  auto y = at.graph.add("MatMul", {rows, at.parameter("weight", {at.width, what.outputs})});
+  auto y = at.product(rows, at.full("weight"), at.width, what.outputs);
   at.width = what.outputs;
   at.image = {};
   if (what.bias) y = at.graph.add("Add", {y, at.parameter("bias", {at.width})});
@@ -432,9 +454,7 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, embedding const& what, std::s
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, unembedding const& what, std::string const& x) {
-  shape const extents{what.words, at.width};
-  auto const table = what.tied.empty() ? at.parameter("weight", extents) : at.parameter_named(what.tied, extents);
-  auto y = at.graph.add("MatMul", {x, at.transposed(table, {1, 0})});
+  auto y = at.product(x, what.tied.empty() ? at.full("weight") : what.tied, at.width, what.words, true);
   at.width = what.words;
   if (what.bias) y = at.graph.add("Add", {y, at.parameter("bias", {at.width})});
   return y;
@@ -566,7 +586,7 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, latent_attention const& what,
   auto const rows = at.rows_of(x);
   auto const from = at.width, query_width = what.plain + what.rotary_width;
   auto const product = [&](std::string const& of, std::int64_t width, char const* end, std::int64_t outputs) {
-    return graph.add("MatMul", {of, at.parameter(end, {width, outputs})});
+    return at.product(of, at.full(end), width, outputs);
   };
   auto const norm = [&](std::string const& of, char const* end, std::int64_t width) {
     return at.normalised(of, at.parameter(end, {width}), what.epsilon);

@@ -229,6 +229,8 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
     return read_part(alone, from, {part.name, {how.inputs, how.columns}}, begin - at,
                      to.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin)));
   }
+  if (how.inputs > 1 && !part.is_shard() && part.extents[0] != how.inputs)  // a convolution's (kernel, kernel, ...)
+    return read_part(how, from, {part.name, {how.inputs, how.columns}}, first, to);
   scattered_read<T> reads(from, to);
   auto const for_each_band = [&](std::int64_t column, std::int64_t n, auto&& f) {  // f(row, column, n)
     for (auto const& band : how.bands) {
@@ -252,7 +254,16 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
           auto const place = here + column - left + i;  // in each of the part's rows
           auto const begin = std::max<std::int64_t>(0, (first - place + width - 1) / width);
           auto const end = std::max<std::int64_t>(0, (first + count - place + width - 1) / width);
-          reads.take((row + i) * how.inputs + first_input + begin, end - begin, begin * width + place - first, width);
+          auto const in_plane = how.inputs / how.planes, of_row = (row + i) * how.inputs;
+          // In each plane those of the inputs [begin, end) that are in it.
+          for (std::int64_t plane = 0; plane < how.planes; ++plane) {
+            auto const from_here = [&](std::int64_t input) {
+              return (first_input + input - plane + how.planes - 1) / how.planes;
+            };
+            auto const start = from_here(begin), count_here = from_here(end) - start;
+            auto const at = start * how.planes + plane - first_input;
+            reads.take(of_row + plane * in_plane + start, count_here, at * width + place - first, how.planes * width);
+          }
         }
       });
     });
@@ -270,9 +281,9 @@ void store(std::vector<std::byte>& to, file_tensor const& how, std::span<float c
   auto next = out.begin();
   for (auto const& band : how.bands) {
     for (std::int64_t i = 0; i < band.count; ++i) {
-      auto place = static_cast<std::size_t>(how.matrix * how.inputs * how.columns + band.column + i);
-      for (std::int64_t input = 0; input < how.inputs; ++input, place += static_cast<std::size_t>(how.columns))
-        *next++ = Stored(values[place]);
+      auto const place = how.matrix * how.inputs * how.columns + band.column + i;
+      for (std::int64_t input = 0; input < how.inputs; ++input)
+        *next++ = Stored(values[static_cast<std::size_t>(place + how.input(input) * how.columns)]);
     }
   }
   auto const bytes = std::as_bytes(std::span(out));

@@ -10,6 +10,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/fields.hpp"
+#include "trireme/nn/file_mapping.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
 #include "trireme/nn/patches.hpp"
@@ -100,6 +101,29 @@ struct vit {
     }
     detail::expect_heads("vit", channels, heads);
     expect_number("nn::vit", ".hidden", hidden, not_negative);
+  }
+
+  /// Hugging Face's files of ViTForImageClassification; nn/vit_files.hpp has their config.json.
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"vit.", {"*pooler.dense.*", "*embeddings.mask_token"}};
+    auto const c = channels;
+    std::string const first = "vit.embeddings.", squares = first + "patch_embeddings.projection";
+    out.add(first + "cls_token", {1, 1, c});
+    out.add(first + "position_embeddings", {1, rows_of_sample(), c});
+    out.add_convolution(squares + ".weight", side, images.channels, c);
+    out.add(squares + ".bias", {c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("vit.encoder.layer.", i, "."), all = name + "attention.attention.";
+      out.add_attention(all, all + "qkv", c);
+      out.add_product(name + "attention.output.dense", c, c);
+      out.add_norm(name + "layernorm_before", c);
+      out.add_norm(name + "layernorm_after", c);
+      out.add_product(name + "intermediate.dense", c, inner());
+      out.add_product(name + "output.dense", inner(), c);
+    }
+    out.add_norm("vit.layernorm", c);
+    out.add_product("classifier", c, classes);
+    return out;
   }
 
   /// What each unit computes for a row in training.

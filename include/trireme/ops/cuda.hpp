@@ -2,6 +2,7 @@
 
 #include "trireme/ops/cuda/attention.hpp"
 #include "trireme/ops/cuda/batch_norm.hpp"
+#include "trireme/ops/cuda/batch_queue.hpp"
 #include "trireme/ops/cuda/codes.hpp"
 #include "trireme/ops/cuda/elements.hpp"
 #include "trireme/ops/cuda/embedding.hpp"

@@ -22,6 +22,7 @@
 //   batch_norm  batch_norm_kernels (batch_norm_on)   nn::batch_norm
 //   latent      latent_kernels (latent_heads_on)     nn::latent_attention
 //   cache       cache_kernels (cached_attention_on)  generating with a key-value cache
+//   pruning     pruning_kernels (pruning_on)         optim::pruned; the set is ops/pruning.hpp
 //   values      values_kernels                       functions of users on elements: nn::elementwise, nn::loss::each
 //
 // Sets with a struct of their own are parsed only by programs that use them. A trainer of a plain model needs the first

@@ -99,14 +99,14 @@ struct phantom_kernels : phantom_attention<Space>, phantom_codes<Space>, phantom
     same("activate_backward", dx.size(), x.size());
   }
   template <class T>
-  static void dropout(view<T> y, dropout_site const& site) {
-    note_kernel<Space>("dropout", y);
+  static void dropout(view<T> y, dropout_site_in<Space> const& site) {
+    note_kernel<Space>("dropout", y, site.samples);
     auto const whole = site.whole > 0 ? site.whole : y.size();
-    if (site.active()) same("dropout", whole % static_cast<std::int64_t>(site.samples.size()), 0);
+    if (site.active()) same("dropout", whole % site.sample_count(), 0);
   }
   template <class T>
-  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
-    note_kernel<Space>("dropout_part", y);
+  static void dropout_part(view<T> y, dropout_site_in<Space> const& site, dropout_cut const& cut) {
+    note_kernel<Space>("dropout_part", y, site.samples);
     if (site.active() && !y.empty()) same("dropout_part", y.size() % (cut.fused * cut.columns), 0);
   }
   template <class T>

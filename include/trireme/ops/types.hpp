@@ -166,6 +166,7 @@ struct element_run {
 using trireme::attention_mask;
 using trireme::attention_shape;
 using trireme::dropout_site;
+using trireme::dropout_site_in;
 using trireme::gradient_terms;
 using trireme::loss_sum;
 using trireme::losses_in;
@@ -271,7 +272,9 @@ struct sgd_numbers {
 /// value - by * (-1, 0 or 1: the sign of `measured`), of double and of float.
 template <class M, class G>
 [[nodiscard]] constexpr M stepped_against_sign(M value, G measured, double by) noexcept {
-  return value - static_cast<M>(by) * static_cast<M>((measured > 0) - (measured < 0));
+  using real = accumulate_t<M>;
+  return static_cast<M>(static_cast<real>(value) -
+                        static_cast<real>(by) * static_cast<real>((measured > 0) - (measured < 0)));
 }
 
 }  // namespace trireme::ops

@@ -10,8 +10,8 @@
 
 namespace trireme::parallel {
 
-/// Sums, over the ranks that hold the same part of the model, of what each has changed in its parameters, bucket by
-/// bucket: they take the run's compressor as gradients do. The exchange makes one for a strategy with
+/// Sums, over the ranks of owned_state::replicas, of what each has changed in the slices of parameters that it moves,
+/// bucket by bucket: they take the run's compressor as gradients do. The exchange makes one for a strategy with
 /// `static constexpr bool sends_changes = true`.
 ///
 /// Bytes    those of the compressor's payloads in parallel::data; without one the elements of the masters.
@@ -32,9 +32,9 @@ class change_sums {
   change_sums& operator=(change_sums const&) = delete;
   virtual ~change_sums() = default;
 
-  /// Where this rank writes its change of a bucket, before it is sent: zeros where it writes nothing.
+  /// Where this rank writes its change of its slice of a bucket, before it is sent: zeros where it writes nothing.
   [[nodiscard]] virtual view open(int bucket) = 0;
-  /// After sum() or finish(): the sum over the ranks.
+  /// After sum() or finish(): the sum over the ranks. Empty if no tensor is in the slice.
   [[nodiscard]] virtual view of(int bucket) const = 0;
   /// Sums some buckets.
   /// @param step  of the run: random numbers of the compressor depend on it.

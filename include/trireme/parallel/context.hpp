@@ -110,7 +110,7 @@ class ring_context final : public context_group<Env> {
   ring_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
+              dropout_site_in<space> const& dropout) override {
     kept.lse = activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
     auto const mark = scratch.mark();
     auto const sum = zeros(heads.extents(), scratch);
@@ -129,7 +129,7 @@ class ring_context final : public context_group<Env> {
   }
 
   void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
+                       arena<space>& scratch, dropout_site_in<space> const& dropout) override {
     auto const mark = scratch.mark();
     auto const dqueries = zeros(heads.extents(), scratch);
     auto const pairs = own_pairs(kept.qkv, shape, scratch);
@@ -230,7 +230,7 @@ class head_context final : public context_group<Env> {
   head_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
+              dropout_site_in<space> const& dropout) override {
     auto const own = shape_of_heads(shape);
     auto const rows = own.batch * own.context;
     auto const qkv = activations.template take<value>({rows, 3 * own.channels});
@@ -243,7 +243,7 @@ class head_context final : public context_group<Env> {
   }
 
   void attend_backward(view dqkv, view dheads, view, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
+                       arena<space>& scratch, dropout_site_in<space> const& dropout) override {
     auto const mark = scratch.mark();
     auto const own = shape_of_heads(shape);
     auto const slopes = scratch.template take<value>(kept.heads.extents());
@@ -285,7 +285,9 @@ class head_context final : public context_group<Env> {
                   });
     count(shape, parts);
     world_.all_to_all(tensor_view<value const, space>(by_heads), heads_, by_positions, positions_);
-    for_each_run(by_positions, to, shape, [](view block, view whole) { kernels::copy(whole, block); });
+    for_each_stretch(to, shape, [&](auto const& block, auto const& whole, auto const& extents) {
+      kernels::copy_blocks(to, whole, by_positions, block, extents);
+    });
     scratch.rewind(mark);
   }
   // The inverse of deal().
@@ -293,7 +295,9 @@ class head_context final : public context_group<Env> {
     auto const mark = scratch.mark();
     auto const by_positions = scratch.template take<value>({from.size()});
     auto const by_heads = scratch.template take<value>({to.size()});
-    for_each_run(by_positions, from, shape, [](view block, view whole) { kernels::copy(block, whole); });
+    for_each_stretch(from, shape, [&](auto const& block, auto const& whole, auto const& extents) {
+      kernels::copy_blocks(by_positions, block, from, whole, extents);
+    });
     count(shape, parts);
     world_.all_to_all(tensor_view<value const, space>(by_positions), positions_, by_heads, heads_);
     for_each_part(by_heads, to, shape, parts,
@@ -327,21 +331,20 @@ class head_context final : public context_group<Env> {
         f(block, part * width, whole, part * shape.channels + heads.first * shape.head_channels(), width);
     }
   }
-  // Calls f(rows of a sample on one rank, the same rows of the whole sample).
+  // Calls f(rows of all samples on one rank, the same rows of the whole samples, how many) for each stretch of rows.
   template <class F>
-  void for_each_run(view blocks, view whole, attention_shape const& shape, F const& f) const {
+  void for_each_stretch(view whole, attention_shape const& shape, F const& f) const {
     auto const columns = whole.extent(1);
     auto const here = shape.context;
     auto part = this->part();
-    std::int64_t row = 0;
     // ("rank <" would begin a template, std::rank, after `using namespace std`.)
     for (part.own.rank = 0; part.own.size > part.own.rank; ++part.own.rank) {
-      for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
-        for (int which = 0; which < part.stretches(); ++which) {
-          auto const at = part.at(which, here);
-          f(blocks.flat((row + at.row) * columns, at.count * columns),
-            whole.flat((b * part.whole(here) + at.position) * columns, at.count * columns));
-        }
+      auto const row = part.own.rank * shape.batch * here;
+      for (int which = 0; which < part.stretches(); ++which) {
+        auto const at = part.at(which, here);
+        f(ops::block_places{(row + at.row) * columns, here * columns, columns},
+          ops::block_places{at.position * columns, part.whole(here) * columns, columns},
+          ops::block_extents{shape.batch, at.count, columns});
       }
     }
   }

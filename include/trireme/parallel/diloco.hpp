@@ -32,14 +32,17 @@ namespace trireme::parallel {
 ///          remains with it and is part of what it sends next.
 /// Shapes   fragments are stretches of whole tensors of about equal size, the last ones first; fragment f of F is sent
 ///          after the steps whose number, from 1, is f * period / F modulo the period.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps; with a compressor
-///          its payloads, as in parallel::data. Memory: two more tensors of the size of the masters, one as a buffer,
-///          and the compressor's; a delay needs one more.
-/// Ranks    parameters and moments differ between ranks; only parameters are equal after an outer step: save a model
-///          after a multiple of `period` steps (with fragments or a delay, they are never all equal). evaluate() is the
-///          mean over ranks, each with its own parameters. A checkpoint may be taken at any step, and continues on the
-///          same number of ranks.
-/// Numerics the norm used for clipping is the root mean square of the ranks' norms. With a period of 1, inner SGD
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p learners, once in `period` steps; a compressor's
+///          payloads are those that it has in parallel::data. Memory: two more tensors of the size of the masters, one
+///          as a buffer, and the compressor's; a delay needs one more. If a learner has several ranks that hold the
+///          same part of the model, each sends and keeps its slice of all that.
+/// Ranks    a learner is a rank, or all ranks along the other axes of a mesh: `mesh{diloco{.ways = 2}, zero<2>{},
+///          tensor{.ways = 2}}`, outermost first, so that a learner's ranks are neighbours. Parameters and moments
+///          differ between learners; only parameters are equal after an outer step: save a model after a multiple of
+///          `period` steps (with fragments or a delay, they are never all equal). evaluate() is the mean over learners,
+///          each with its own parameters. A checkpoint may be taken at any step, and continues with the same number of
+///          learners, of any number of ranks each.
+/// Numerics the norm used for clipping is the root mean square of the learners' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
 ///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.
 /// Needs    has_all_reduce of the master type; has_all_gather for compressors whose payloads cannot be summed.
@@ -51,7 +54,7 @@ struct diloco {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
   int fragments = 1;       ///< parts of the model, each sent after another step of the period
   std::int64_t delay = 0;  ///< steps that a rank takes while what it has sent travels
-  int ways = 0;            ///< ranks that split samples; 0: the ranks that other axes leave
+  int ways = 0;            ///< learners; 0: the ranks that other axes leave
   friend bool operator==(diloco const&, diloco const&) = default;
 
   void validate() const {
@@ -109,7 +112,7 @@ class diloco::instance {
     parts_.resize(static_cast<std::size_t>(what.fragments));
     for (int b = 0; b < plan.trained_buckets(); ++b) {
       auto const& bucket = plan.buckets()[static_cast<std::size_t>(b)];
-      shape const form{bucket.elements};
+      shape const form{state.own.owned(b).count};
       outer_.emplace_back(form);
       velocity_.emplace_back(form);
       if (what.delay > 0) sent_.emplace_back(form);
@@ -158,23 +161,20 @@ class diloco::instance {
   void visit_state(state_scope scope, F&& f) {
     for (auto& each : parts_) receive(each);
     auto const& plan = state_.own.plan();
-    auto const visit = [&](bool of_rank, auto&& each) {
-      state_.own.for_each_range_of(scope, plan.trained_buckets(), each, of_rank);
-    };
-    auto const show = [&](char const* what, bool of_rank, view all, bucket_plan::tensor_range const& range) {
+    constexpr std::int64_t everyones = -1;
+    auto const show = [&](char const* what, std::int64_t learner, view all, int b,
+                          bucket_plan::tensor_range const& range) {
       auto const& info = plan.at(range.entry).info;
-      f(what + info.name, state_location{info, range.in_entry, of_rank}, all.flat(range.in_bucket, range.count));
+      f(what + info.name, state_location{info, range.in_entry, false, 0, learner}, state_.own.in_slice(all, b, range));
     };
-    if (scope == state_scope::kept || state_.replicas.rank() == 0) {  // the same on all replicas
-      visit(false, [&](int b, bucket_plan::tensor_range const& range) {
-        show("outer_value/", false, outer_[static_cast<std::size_t>(b)].view(), range);
-        show("outer_velocity/", false, velocity_[static_cast<std::size_t>(b)].view(), range);
-        if (what_.delay > 0) show("outer_sum/", false, changes().of(b), range);
-      });
-    }
-    if (what_.delay == 0) return;
-    visit(true, [&](int b, bucket_plan::tensor_range const& range) {
-      show("outer_sent/", true, sent_[static_cast<std::size_t>(b)].view(), range);
+    state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+      auto const of = [b](tensors const& all) { return all[static_cast<std::size_t>(b)].view(); };
+      if (scope == state_scope::kept || state_.replicas.rank() == 0) {  // the same for all learners
+        show("outer_value/", everyones, of(outer_), b, range);
+        show("outer_velocity/", everyones, of(velocity_), b, range);
+        if (what_.delay > 0) show("outer_sum/", everyones, changes().of(b), b, range);
+      }
+      if (what_.delay > 0) show("outer_sent/", state_.replicas.rank(), of(sent_), b, range);
     });
   }
   template <class F>
@@ -252,12 +252,12 @@ class diloco::instance {
       if (parts_.size() == 1 || std::binary_search(at.buckets.begin(), at.buckets.end(), each.bucket)) f(each);
     }
   }
-  static view part(tensors const& of, owned_segment<Env> const& at) {
-    return of[static_cast<std::size_t>(at.bucket)].view().flat(at.range.in_bucket, at.range.count);
+  [[nodiscard]] view part(tensors const& of, owned_segment<Env> const& at) const {
+    return state_.own.in_slice(of[static_cast<std::size_t>(at.bucket)].view(), at.bucket, at.range);
   }
   [[nodiscard]] change_sums<Env>& changes() const { return *state_.changes; }
   [[nodiscard]] view change(owned_segment<Env> const& at) const {
-    return changes().of(at.bucket).flat(at.range.in_bucket, at.range.count);
+    return state_.own.in_slice(changes().of(at.bucket), at.bucket, at.range);
   }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }

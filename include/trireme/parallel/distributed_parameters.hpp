@@ -24,6 +24,9 @@
 #include "trireme/parallel/detail/bucket_changes.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
+#include "trireme/parallel/detail/moved_slices.hpp"
+#include "trireme/parallel/exchange_report.hpp"
+#include "trireme/parallel/learners.hpp"
 #include "trireme/parallel/memory.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategy_state.hpp"
@@ -59,12 +62,14 @@ class distributed_parameters {
   using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
   using segment_type = parallel::owned_segment<Env>;
   using hooks = parallel::detail::strategy_calls<strategy_type>;
+  using moved_type = std::conditional_t<takes_local_steps<Strategy>, parallel::detail::moved_slices<Env, Comm>,
+                                        parallel::detail::nothing_moved<Env>>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = values_type::gathers;
   static constexpr bool keeps_master = values_type::keeps_master;
-  /// Whether each rank takes steps on its own, so that values may differ between ranks between steps.
-  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
+  /// Whether learners (a rank, or some together) take steps apart, so that values may differ between them.
+  static constexpr bool replicas_differ = takes_local_steps<Strategy>;
 
   distributed_parameters(distributed_parameters const&) = delete;
   distributed_parameters& operator=(distributed_parameters const&) = delete;
@@ -75,6 +80,10 @@ class distributed_parameters {
   /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps on its
   /// own.
   [[nodiscard]] Comm& world() const noexcept { return replicas_; }
+  /// If ranks take steps apart, which learner this one is, or belongs to; else -1.
+  [[nodiscard]] std::int64_t learner() const noexcept { return replicas_differ ? across_.rank() : -1; }
+  /// How many there are; 1 if all ranks take each step together.
+  [[nodiscard]] std::int64_t learners() const noexcept { return replicas_differ ? across_.size() : 1; }
   /// The ranks that vote.
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   /// The state of the strategy between steps.
@@ -100,7 +109,7 @@ class distributed_parameters {
   /// The weight of one sample's loss in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
   [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
-    return ranks_apart() / static_cast<double>(total);
+    return share_factor_ / static_cast<double>(total);
   }
   /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
@@ -119,6 +128,17 @@ class distributed_parameters {
   [[nodiscard]] std::int64_t settles_after() const noexcept {
     if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
     return 1;
+  }
+
+  /// Collective. A step in which no rank has samples.
+  /// @returns whether it counts, because ranks take steps alone in rounds: then the strategy has acted at its end.
+  bool pass_step() {
+    if constexpr (parallel::averages_alone<Strategy>) {
+      protocol_.expect_between_steps("pass_step()");
+      auto const now = labelled(comm::call_label::values);
+      end_step();
+    }
+    return parallel::averages_alone<Strategy>;
   }
 
   // While a pass goes through units.
@@ -248,13 +268,35 @@ class distributed_parameters {
   void visit_values(state_scope scope, F&& f) {
     auto const visit = [&](int b, piece const& of) {
       auto const& info = bucket_plan_.at(of.entry).info;
-      f("value/" + info.name, state_location{info, of.in_entry, replicas_differ}, values_.master(b, of));
+      f("value/" + info.name, state_location{info, of.in_entry, false, 0, learner()}, values_.master(b, of));
     };
-    own_.for_each_range_of(scope, bucket_count(), visit, replicas_differ);
+    own_.for_each_range_of(scope, bucket_count(), visit);
+  }
+  /// The state between steps; see contract/state.hpp.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    visit_values(scope, f);
+    if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
+    if (changes_ == nullptr) return;
+    changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
+                                     tensor_view<gradient_element, space> values) { f(name, at, values); });
   }
   template <class F>
   void visit_numbers(F&& f) {
     if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
+  }
+  /// Resets the state of compressors to that before the first step.
+  void forget_compression() {
+    if (changes_ != nullptr) changes_->forget_state();
+  }
+  /// The memory allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum;
+    values_.count_bytes(sum);
+    if (changes_ != nullptr) sum.buffers += changes_->bytes();
+    sum.buffers += moved_.bytes();
+    if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
+    return sum;
   }
   /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
   void go_on(std::int64_t steps, std::int64_t updates) noexcept {
@@ -268,9 +310,14 @@ class distributed_parameters {
   template <class Compressor>
   distributed_parameters(typename memory_type::given all, Comm& replicas, Strategy const& strategy,
                          Compressor const& compressor, std::span<int const> unit_ends, Comm* voters,
-                         std::span<distributed_axis<Comm> const> again, bucket_requirements requirements)
+                         std::span<distributed_axis<Comm> const> again, bucket_requirements requirements,
+                         parallel::learner_ranks<Comm> const& learner)
       : replicas_(replicas),
-        summed_(summed_of(replicas)),
+        alone_(alone(replicas, learner)),
+        summed_(learner.within != nullptr ? *learner.within
+                : alone_ != nullptr       ? *alone_
+                                          : replicas),
+        across_(learner.across != nullptr ? *learner.across : replicas),
         everyone_(voters == nullptr ? replicas : *voters),
         replicas_owner_(comm::label_owner(replicas_, comm::call_label::owner_kind::exchange)),
         everyone_owner_(voters == nullptr || voters == &replicas
@@ -280,14 +327,16 @@ class distributed_parameters {
         parameters_(std::move(all)),
         bucket_plan_(parallel::detail::agreed(
             {parameters_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             in_units_ ? unit_ends : std::span<int const>(), of_policies<Compressor>(strategy, requirements)},
+             in_units_ ? unit_ends : std::span<int const>(),
+             of_policies<Compressor>(strategy, requirements, summed_.size())},
             replicas_, everyone_.rank(), strategy, compressor)),
         own_(bucket_plan_, summed_.rank(), sharded),
         values_(own_, parameters_, summed_),
         protocol_(bucket_plan_, use_count(), published_, in_units_),
         owned_(list_owned()),
+        moved_(bucket_plan_, summed_, !sharded),
         changes_(make_changes(compressor)),
-        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_, changes_.get()}) {
+        strategy_(parallel::detail::with_state(strategy), state_of_strategy()) {
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -307,8 +356,25 @@ class distributed_parameters {
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
   [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
-  // The number of replicas if each rank takes steps on its own: the whole step is their mean.
-  [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The number of learners: the whole step is their mean.
+  [[nodiscard]] double ranks_apart() const noexcept { return static_cast<double>(learners()); }
+  // Collective if the strategy has begin(): tells it the samples of this rank's learner.
+  void begin_with([[maybe_unused]] std::int64_t own, [[maybe_unused]] std::int64_t of_all) {
+    if constexpr (parallel::averages_alone<Strategy> || hooks::made.begin) {
+      if (replicas_differ && summed_.size() > 1)
+        summed_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+      if constexpr (parallel::averages_alone<Strategy>)
+        share_factor_ = own > 0 ? static_cast<double>(of_all) / static_cast<double>(own) : 0;
+      if constexpr (hooks::made.begin) strategy_.begin(own);
+    }
+  }
+  // The ranks over which a bucket's gradient is summed.
+  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
+    std::int64_t ranks = summed_.size();
+    for (auto const& [also, group] : also_)
+      if (also == bucket) ranks *= group->size();
+    return ranks;
+  }
   // The only place that marks all values derived from parameters as out of date.
   void written() {
     version_ = parallel::detail::new_version();
@@ -325,7 +391,10 @@ class distributed_parameters {
   void end_step() {
     ending_ = false;
     if constexpr (hooks::made.end) {
-      if (strategy_.end(steps_)) refresh_parameters();
+      if (strategy_.end(steps_)) {
+        moved_.gather(trained_count(), values_);
+        refresh_parameters();
+      }
     }
     ++steps_;
   }
@@ -335,7 +404,9 @@ class distributed_parameters {
   }
 
   Comm& replicas_;
-  std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
+  std::unique_ptr<Comm> alone_;  // this rank, if it is a learner
+  Comm& summed_;                 // gradients are summed over them: replicas, or those of this rank's learner
+  Comm& across_;                 // which have the same place in other learners: replicas without learners
   Comm& everyone_;
   std::uint16_t replicas_owner_, everyone_owner_;  // whose calls of this exchange are, on each of the two
   bool in_units_;                                  // gradients have memory only while a unit uses them
@@ -348,6 +419,8 @@ class distributed_parameters {
   bool ending_ = false;                      // settled, and not over yet
   std::int64_t steps_ = 0;                   // steps that are over
   std::int64_t updates_ = 0;                 // updates of the values
+  // What this rank's share of all samples is multiplied by: 1 if gradients are summed.
+  double share_factor_ = ranks_apart();
 
  private:
   // What must follow an update before the next step begins.
@@ -357,15 +430,36 @@ class distributed_parameters {
   static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
   static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
 
-  static decltype(auto) summed_of(Comm& replicas) {
-    if constexpr (replicas_differ) return replicas.split(replicas.rank(), 0);
-    if constexpr (!replicas_differ) return (replicas);
+  static std::unique_ptr<Comm> alone([[maybe_unused]] Comm& replicas,
+                                     [[maybe_unused]] parallel::learner_ranks<Comm> const& learner) {
+    if constexpr (replicas_differ) {
+      if (learner.within == nullptr) return std::unique_ptr<Comm>(new Comm(replicas.split(replicas.rank(), 0)));
+    }
+    return nullptr;
+  }
+  // Each rank of a learner moves its slice, whether or not it updates all of them.
+  [[nodiscard]] parallel::owned_state<Env, Comm> state_of_strategy() {
+    if constexpr (replicas_differ && !sharded) {
+      if (summed_.size() > 1) {
+        if constexpr (hooks::made.settle) {
+          throw config_error(
+              "trireme::exchange: this strategy writes gradients in settle(), where each rank of a learner must write "
+              "all of them; use parallel::zero within a learner");
+        }
+        list_segments(moved_.own(), moved_.all(), nullptr);
+        return {across_, moved_.own(), moved_.all(), changes_.get()};
+      }
+    }
+    return {across_, own_, owned_, changes_.get()};
   }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.
   template <class Compressor>
-  static bucket_requirements of_policies([[maybe_unused]] Strategy const& strategy, bucket_requirements requirements) {
+  static bucket_requirements of_policies([[maybe_unused]] Strategy const& strategy, bucket_requirements requirements,
+                                         [[maybe_unused]] int ranks) {
     requirements.copies_apart = !lossless_identity<Compressor>;
     requirements.whole_tensors = requirements.whole_tensors && sharded;
+    if constexpr (parallel::sends_changes<Strategy> && parallel::detail::takes_whole_tensors<Compressor, Env, Comm>)
+      requirements.whole_tensors = requirements.whole_tensors || ranks > 1;  // changes are sent in slices
     if constexpr (requires { strategy.fragments; }) requirements.fragments = strategy.fragments;
     return requirements;
   }
@@ -374,23 +468,33 @@ class distributed_parameters {
     if constexpr (!parallel::sends_changes<Strategy>) {
       return nullptr;
     } else if constexpr (lossless_identity<Compressor>) {
-      return std::make_unique<parallel::detail::plain_changes<Env, Comm>>(bucket_plan_, replicas_);
+      return std::make_unique<parallel::detail::plain_changes<Env, Comm>>(moved(), across_);
     } else {
-      return std::make_unique<parallel::detail::coded_changes<Env, Comm, Compressor>>(bucket_plan_, replicas_, how);
+      return std::make_unique<parallel::detail::coded_changes<Env, Comm, Compressor>>(moved(), across_, how);
     }
   }
-  // All but the gradients stays where it is.
-  [[nodiscard]] std::vector<segment_type> list_owned() {
-    std::vector<segment_type> all;
-    own_.for_each_range_of(state_scope::kept, trained_count(), [&](int b, piece const& range) {
+  [[nodiscard]] parallel::partition const& moved() const noexcept {
+    if constexpr (replicas_differ && !sharded) {
+      if (summed_.size() > 1) return moved_.own();
+    }
+    return own_;
+  }
+  void list_segments(parallel::partition const& of, std::vector<segment_type>& all,
+                     std::vector<tensor_view<param_element, space>>* outputs) {
+    of.for_each_range_of(state_scope::kept, trained_count(), [&](int b, piece const& range) {
       auto& it = all.emplace_back();
       it.bucket = b;
       it.range = range;
       it.info = &bucket_plan_.at(range.entry).info;
       it.decays = it.info->decays;
       it.value = values_.master(b, range);
-      values_.add_outputs(b, range, outputs_);
+      if (outputs != nullptr) values_.add_outputs(b, range, *outputs);
     });
+  }
+  // All but the gradients stays where it is.
+  [[nodiscard]] std::vector<segment_type> list_owned() {
+    std::vector<segment_type> all;
+    list_segments(own_, all, &outputs_);
     auto const each = all.empty() ? 0 : outputs_.size() / all.size();  // as many for every segment
     for (std::size_t i = 0; i < all.size(); ++i) all[i].outputs = std::span(outputs_).subspan(i * each, each);
     return all;
@@ -417,6 +521,7 @@ class distributed_parameters {
 
  protected:
   std::vector<segment_type> owned_;
+  [[no_unique_address]] moved_type moved_;               // what this rank moves of what its learner updates
   std::unique_ptr<parallel::change_sums<Env>> changes_;  // if the strategy sends changes of parameters
   [[no_unique_address]] strategy_type strategy_;         // last: constructed from the members above
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,14 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/compression/none.hpp"
 #include "trireme/contract/compressor.hpp"
-#include "trireme/core/error.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/detail/bucket_sums.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/distributed_parameters.hpp"
 #include "trireme/parallel/exchange_report.hpp"
+#include "trireme/parallel/learners.hpp"
 #include "trireme/parallel/vote.hpp"
 
 namespace trireme {
@@ -54,10 +54,9 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
  public:
   using typename base::hooks, typename base::memory_type, typename base::param_element, typename base::parameters_type,
       typename base::placement, typename base::segment_type, typename base::space;
-  /// What encodes gradients: nothing if each rank takes steps on its own, and the compressor encodes changes.
-  using gradient_compressor = std::conditional_t<base::replicas_differ, compression::none, Compressor>;
   using sums_type =
-      parallel::detail::bucket_sums<Env, Comm, placement, gradient_compressor, base::values_type::can_write_peers>;
+      parallel::detail::bucket_sums<Env, Comm, placement, parallel::gradient_compressor_t<Strategy, Compressor>,
+                                    base::values_type::can_write_peers>;
   using gradients_type = typename memory_type::template gradients<sums_type::keeps_buckets>;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = gradients_type::keeps_buckets;
@@ -72,15 +71,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
   ///                   too, after the sum over `replicas`.
   /// @param requirements  of the optimizer: bucket_requirements_of(optimizer).
+  /// @param learner    where ranks take steps apart and a learner has several of `replicas`: its groups.
   basic_exchange(typename memory_type::given parameters, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
                  std::type_identity_t<Comm>* voters = nullptr,
                  std::span<distributed_axis<std::type_identity_t<Comm>> const> again = {},
-                 bucket_requirements const& requirements = {})
-      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements),
+                 bucket_requirements const& requirements = {},
+                 parallel::learner_ranks<std::type_identity_t<Comm>> const& learner = {})
+      : base(std::move(parameters), replicas, strategy, compressor, unit_ends, voters, again, requirements, learner),
         brought_(bucket_plan_, parameters_, summed_.size() == 1),
-        sums_(own_, parameters_.layers(), summed_, for_gradients(compressor), in_units_ && sums_in_a_tree(strategy),
-              again.empty()) {
+        sums_(own_, parameters_.layers(), summed_, parallel::gradient_compressor<Strategy>(compressor),
+              in_units_ && sums_in_a_tree(strategy), again.empty()) {
     parallel::detail::expect_exact_means(bucket_plan_, compressor);
     parameters_type::expect_possible(strategy, !unit_ends.empty());
     if (sums_.in_a_tree())
@@ -97,7 +98,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// @param micro_batches  the number that this rank runs.
   void begin(std::int64_t micro_batches = 1) {
     places_.resize(static_cast<std::size_t>(micro_batches));
-    for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
+    std::iota(places_.begin(), places_.end(), 0);
     begin({.micro_batches = micro_batches, .places = places_});
   }
   /// The same if some of this rank's logical micro-batches have no samples, or gradients carry a factor.
@@ -106,11 +107,12 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     auto const now = this->labelled();
     if (ending_) this->end_step();  // there was nothing to publish
     if (step.number >= 0) steps_ = step.number;
+    if (step.samples_of_all > 0) this->begin_with(step.samples, step.samples_of_all);
     values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(step.places.size()), step.runs);
     auto const rounds =
         in_units_ ? parallel::detail::agreed_rounds(summed_, step.micro_batches, own, sums_.in_a_tree()) : 1;
-    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, steps_, gradients_type::keeps_buckets);
+    sums_.begin(step, rounds, steps_, gradients_type::keeps_buckets);
     brought_.begin(1.0 / summed_.size());
     reports_left_ = rounds * this->use_count();
     protocol_.begin(in_units_ ? own : std::min<std::int64_t>(own, 1), rounds);
@@ -121,13 +123,14 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// begin().
   void weight(double share) {
     protocol_.weight();
-    brought_.weigh(share * this->ranks_apart());
+    brought_.weigh(share * share_factor_);
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
   /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
   /// until finish() has written the sums there.
   void gradient_at(int use, tensor_view<param_element, space> gradient) requires(parameters_type::lent) {
-    parameters_.gradient_at(use, gradient);
+    // (the constraint once more: clang 14 and 15 instantiate for the library also what does not meet it)
+    if constexpr (parameters_type::lent) parameters_.gradient_at(use, gradient);
   }
   /// With parameters in the caller's memory: the gradient of one use in its bucket, so that backward can write there
   /// without a copy: call gradient_at(use, gradient_memory(use)). What is there at ready() counts. The address stays
@@ -144,7 +147,13 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
   /// Before backward of one unit adds to its gradients: gives them zeroed memory. No effect if gradients always have
   /// memory.
-  void open(int unit) { open(unit, true); }
+  void open(int unit, bool with_memory = true) {
+    if (!in_units_) return;
+    auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
+    protocol_.open(first, last);
+    auto const now = this->labelled();
+    if (with_memory && first < last) sums_.open_unit(unit);
+  }
   /// Reports that the gradient of one use is final. The exchange of a bucket starts when all of its gradients are
   /// final, and (below stage 2) the buckets before it have started.
   void ready(int use) {
@@ -190,7 +199,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     protocol_.may_finish();
     while (in_units_ && reports_left_ > 0) sit_out();
     auto const now = this->labelled();
-    exposed([&](double start) {
+    sums_.exposed([&](double start) {
       brought_.complete([this](int use) { return sums_.open_use(use); });
       bool const may_fuse = !want_norm && !hooks::made.settle;  // settle() reads sums
       if (sums_.finish(start, also_, brought_, may_fuse, vote.squares())) vote.without_norm();
@@ -200,9 +209,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
     exchange_result result;
     auto const now = this->labelled(comm::call_label::vote);
-    exposed([&](double) { result = vote.count(everyone_); });
-    // Ranks that take steps on their own: the root mean square.
-    if constexpr (base::replicas_differ) result.norm /= std::sqrt(this->ranks_apart());
+    sums_.exposed([&](double) { result = vote.count(everyone_); });
+    result.norm /= std::sqrt(this->ranks_apart());  // of learners that take steps apart: the root mean square
     return result;
   }
   /// Collective. The third: whether the step is taken, the same on every rank. Without an update the step is over.
@@ -241,7 +249,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// period, every finite step must end with it.
   void publish() {
     auto const now = this->labelled(comm::call_label::values);
-    exposed([&](double) { this->publish_values(this->trained_count()); });
+    sums_.exposed([&](double) { this->publish_values(this->trained_count()); });
     if (ending_) this->end_step();
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (the part of it that it updates).
@@ -249,33 +257,22 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     return sums_.is_finite(entry, brought_);
   }
 
-  /// The memory allocated for this rank so far.
   [[nodiscard]] exchange_memory memory() const {
-    exchange_memory sum{.gradients = sums_.kept_bytes(), .buffers = sums_.buffer_bytes()};
-    values_.count_bytes(sum);
-    if (changes_ != nullptr) sum.buffers += changes_->bytes();
-    if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
+    auto sum = base::memory();
+    sum.gradients += sums_.kept_bytes();
+    sum.buffers += sums_.buffer_bytes();
     return sum;
   }
-  /// Resets the state of compressors to that before the first step.
   void forget_compression() {
+    base::forget_compression();
     sums_.forget_state();
-    if (changes_ != nullptr) changes_->forget_state();
   }
-  /// The state of the exchange between steps; see contract/state.hpp.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    this->visit_values(scope, f);
+    base::visit_state(scope, f);
     for (int b = 0; b < this->trained_count(); ++b) {
       sums_.visit_state(b, scope, [&](std::string const& name, state_location const& at, auto const& values) {
-        f(name, state_location{at.info, at.first, at.of_rank, at.summands * summing_ranks(b)}, values);
-      });
-    }
-    if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
-    if constexpr (parallel::sends_changes<Strategy> && !lossless_identity<Compressor>) {
-      changes_->visit_state(scope, [&](std::string const& name, state_location const& at,
-                                       tensor_view<typename Env::gradient, space> values) {
-        f(name, state_location{at.info, at.first, at.of_rank}, values);  // of changes, whose mean is taken
+        f(name, state_location{at.info, at.first, at.of_rank, at.summands * this->summing_ranks(b)}, values);
       });
     }
   }
@@ -284,47 +281,17 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// The step that has begun has no samples on any rank: it ends without an update.
   void without_update() noexcept { samples_missing_ = true; }
   parallel::vote& new_vote(std::int64_t wish) {
-    vote_.clear();
-    vote_.wish(wish);
+    vote_.clear(wish);
     return vote_;
   }
 
  private:
-  using base::also_, base::bucket_plan_, base::changes_, base::ending_, base::everyone_, base::in_units_, base::own_,
-      base::owned_, base::parameters_, base::protocol_, base::steps_, base::strategy_, base::summed_, base::updates_,
-      base::values_;
-  static_assert(Strategy::gradients != distribution::shard || !parallel::detail::is_given_once<Compressor, Env, Comm>,
-                "trireme::exchange: this compressor needs each gradient once a step, "
-                "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
+  using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_, base::owned_,
+      base::parameters_, base::protocol_, base::share_factor_, base::steps_, base::strategy_, base::summed_,
+      base::updates_, base::values_;
 
-  static gradient_compressor for_gradients([[maybe_unused]] Compressor const& given) {
-    if constexpr (base::replicas_differ) return {};
-    if constexpr (!base::replicas_differ) return given;
-  }
   void take(int use, bool last) {
     brought_.take(use, last, [this](int each) { return sums_.open_use(each); });
-  }
-  void open(int unit, bool with_memory) {
-    if (!in_units_) return;
-    auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
-    protocol_.open(first, last);
-    auto const now = this->labelled();
-    if (with_memory && first < last) sums_.open_unit(unit);
-  }
-  // The ranks over which a bucket's gradient is summed.
-  [[nodiscard]] std::int64_t summing_ranks(int bucket) const {
-    std::int64_t ranks = summed_.size();
-    for (auto const& [also, group] : also_) {
-      if (also == bucket) ranks *= group->size();
-    }
-    return ranks;
-  }
-  // Counts the seconds in which nothing else happens.
-  template <class F>
-  void exposed(F&& f) {
-    auto const start = sums_.now();
-    f(start);
-    sums_.times().exposed += sums_.now() - start;
   }
 
   gradients_type brought_;  // this rank's gradients

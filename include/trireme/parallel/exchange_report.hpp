@@ -16,6 +16,8 @@ struct exchange_step {
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
   /// The number of the step in the run, for strategies with a period; -1: the one after the last one.
   std::int64_t number = -1;
+  std::int64_t samples = 0;         ///< of this rank, for strategies that ask for them
+  std::int64_t samples_of_all = 0;  ///< of all ranks; 0: not known
 };
 
 /// For begin() in your own loop: gradients become the mean over ranks, whatever their numbers of samples.

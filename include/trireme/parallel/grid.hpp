@@ -58,6 +58,25 @@ class grid {
     return nullptr;
   }
 
+  /// Collective. The ranks of replicas() apart by learners; {} if each is a learner, or there are no learners.
+  template <parallel_policy P>
+  [[nodiscard]] learner_ranks<Comm> learners() {
+    constexpr bool some = any_axis<P>([](axis_facts const& is) { return is.learners; });
+    constexpr bool several = any_axis<P>([](axis_facts const& is) { return is.replicates() && !is.learners; });
+    if constexpr (some && several) {
+      auto const learner = shape_.learner_of(rank_), place = shape_.among_replicas_of_learner(rank_);
+      if (place.size == 1) return {};
+      auto const part = shape_.group_of_replicas(rank_);
+      auto const join = [&](group_rank own, int color) {
+        return joined_.emplace_back(std::make_unique<Comm>(group_of(world_, own, color))).get();
+      };
+      auto* const within = join(place, part * learner.size + learner.rank);
+      return {within, join(learner, part * place.size + place.rank)};
+    } else {
+      return {};
+    }
+  }
+
   /// What this rank has sent so far, in the world and in its groups.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
     auto sum = world_.traffic().bytes_sent;

@@ -18,6 +18,7 @@
 #include "trireme/core/pack.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/parallel/learners.hpp"
 #include "trireme/parallel/strategies.hpp"
 
 namespace trireme::parallel {
@@ -76,6 +77,27 @@ template <mesh_axis... Axes>
 
 namespace detail {
 
+template <class Axis>
+inline constexpr bool is_learners = strategy<Axis>&& takes_local_steps<Axis>;
+
+// The strategy of an exchange under a mesh with both kinds of strategies, one of them, or neither.
+template <class Outer, class Inner>
+struct data_axis_of_two {
+  using type = learners<Outer, Inner>;
+};
+template <class Outer>
+struct data_axis_of_two<Outer, void> {
+  using type = Outer;
+};
+template <class Inner>
+struct data_axis_of_two<void, Inner> {
+  using type = Inner;
+};
+template <>
+struct data_axis_of_two<void, void> {
+  using type = data;
+};
+
 template <class T>
 inline constexpr bool is_mesh = false;
 template <mesh_axis... Axes>
@@ -93,16 +115,21 @@ struct mesh_traits<mesh<Axes...>> {
   [[nodiscard]] static constexpr bool any(Predicate is) {
     return (is(facts_of_axis<Axes>) || ...);
   }
-  static constexpr bool once = ((count(kind_of_axis<Axes>) == 1) && ...) && (0 + ... + int{strategy<Axes>}) <= 1;
+  static constexpr bool once = ((count(kind_of_axis<Axes>) == 1) && ...) && (0 + ... + int{is_learners<Axes>}) <= 1 &&
+                               (0 + ... + int{strategy<Axes> && !is_learners<Axes>}) <= 1;
 
-  template <class... Rest>
-  struct first_data {
-    using type = data;
+  // The first strategy whose ranks take steps apart, or the first other one; void if there is none.
+  template <bool Apart, class... Rest>
+  struct first_strategy {
+    using type = void;
   };
-  template <class First, class... Rest>
-  struct first_data<First, Rest...>
-      : std::conditional_t<strategy<First>, std::type_identity<First>, first_data<Rest...>> {};
-  using data_axis = typename first_data<Axes...>::type;
+  template <bool Apart, class First, class... Rest>
+  struct first_strategy<Apart, First, Rest...>
+      : std::conditional_t<strategy<First> && is_learners<First> == Apart, std::type_identity<First>,
+                           first_strategy<Apart, Rest...>> {};
+  using outer = typename first_strategy<true, Axes...>::type;
+  using inner = typename first_strategy<false, Axes...>::type;
+  using data_axis = typename data_axis_of_two<outer, inner>::type;
 };
 
 }  // namespace detail
@@ -146,7 +173,7 @@ inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
 template <parallel_policy P>
 inline constexpr bool all_are_replicas = !any_axis<P>([](axis_facts const& is) { return !is.replicates(); });
 
-/// The axis that splits samples, `parallel::data` if there is none.
+/// The axis that splits samples, `parallel::data` if there is none; learners<Outer, Inner> if there are two.
 template <parallel_policy P>
 using data_axis_t = typename detail::mesh_traits<mesh_of_t<P>>::data_axis;
 
@@ -164,13 +191,28 @@ void for_each_axis(P const& policy, F&& f) {
 
 }  // namespace detail
 
+namespace detail {
+
+template <class Found, class Axis>
+void add_data_axis(Found& found, Axis const& each) {
+  if constexpr (std::is_same_v<Axis, Found>) {
+    found = each;
+  } else if constexpr (strategy<Axis> && is_learners_of_two<Found>) {
+    if constexpr (takes_local_steps<Axis>) {
+      found = Found::of(each, found.inner);
+    } else {
+      found = Found::of(found.outer, each);
+    }
+  }
+}
+
+}  // namespace detail
+
 /// The axis of a policy that splits samples; one of degree 1 if it has none.
 template <parallel_policy P>
 [[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
   data_axis_t<P> found{};
-  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-    if constexpr (std::is_same_v<Axis, data_axis_t<P>>) found = each;
-  });
+  detail::for_each_axis(policy, [&](auto const& each) { detail::add_data_axis(found, each); });
   return found;
 }
 
@@ -234,6 +276,14 @@ class mesh_shape {
   }
   [[nodiscard]] int group_of_replicas(int rank) const noexcept {
     return number(rank, [](sized_axis const& each) { return !each.facts.replicates(); }).rank;
+  }
+  /// The learner of a rank, and how many there are: 1 unless ranks take steps apart.
+  [[nodiscard]] group_rank learner_of(int rank) const noexcept {
+    return number(rank, [](sized_axis const& each) { return each.facts.learners; });
+  }
+  /// A rank's number among those of its learner with the same part of the model.
+  [[nodiscard]] group_rank among_replicas_of_learner(int rank) const noexcept {
+    return number(rank, [](sized_axis const& each) { return each.facts.replicates() && !each.facts.learners; });
   }
   /// The part of the samples of a rank: the replicas of one part of the model have neighbouring ones.
   [[nodiscard]] group_rank samples_of(int rank) const noexcept {

@@ -141,8 +141,7 @@ class parameter_server::instance {
   }
   [[nodiscard]] tensor_view<gradient, space> part(step_gradients const& of, int bucket,
                                                   bucket_plan::tensor_range const& range) const {
-    return of.slices[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket - state_.own.owned(bucket).first,
-                                                                   range.count);
+    return state_.own.in_slice(of.slices[static_cast<std::size_t>(bucket)].view(), bucket, range);
   }
   static tensor_view<gradient const, space> constant(tensor_view<gradient, space> all) { return all; }
 

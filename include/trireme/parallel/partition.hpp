@@ -18,6 +18,11 @@ class partition {
   [[nodiscard]] interval owned(int bucket) const noexcept {
     return sharded_ ? accounted(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
+  /// Of a tensor of the elements owned(bucket), the part that is a range of the bucket.
+  template <class View>
+  [[nodiscard]] View in_slice(View const& slice, int bucket, bucket_plan::tensor_range const& range) const {
+    return slice.flat(range.in_bucket - owned(bucket).first, range.count);
+  }
   /// The elements of a bucket that this rank owns, unless another rank of its replica owns the tensor (info.is_owner):
   /// each element has one owner.
   [[nodiscard]] interval accounted(int bucket) const noexcept {
@@ -25,21 +30,21 @@ class partition {
     return {rank_ * n, n};
   }
   /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or owns.
-  /// @param of_rank  each rank owns its own state.
+  /// @param copies  also of tensors that another rank of its replica owns.
   template <class F>
-  void for_each_range(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
+  void for_each_range(state_scope scope, int bucket, F&& f, bool copies = false) const {
     bool const kept = scope == state_scope::kept;
     auto const [first, count] = kept ? owned(bucket) : accounted(bucket);
     for (auto const range : plan_.tensor_ranges(bucket, first, count)) {
-      if (kept || of_rank || plan_.at(range.entry).info.is_owner) f(range);
+      if (kept || copies || plan_.at(range.entry).info.is_owner) f(range);
     }
   }
   /// Calls f(bucket, piece) for those of the first `buckets` buckets.
   template <class F>
-  void for_each_range_of(state_scope scope, int buckets, F&& f, bool of_rank = false) const {
+  void for_each_range_of(state_scope scope, int buckets, F&& f, bool copies = false) const {
     for (int b = 0; b < buckets; ++b)
       for_each_range(
-          scope, b, [&](bucket_plan::tensor_range const& range) { f(b, range); }, of_rank);
+          scope, b, [&](bucket_plan::tensor_range const& range) { f(b, range); }, copies);
   }
 
  private:

@@ -8,11 +8,13 @@
 #include <type_traits>
 #include <vector>
 
+#include "trireme/compression/none.hpp"
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/parallel/change_sums.hpp"
 #include "trireme/parallel/exchange_report.hpp"
+#include "trireme/parallel/learners.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategies.hpp"
 
@@ -30,6 +32,10 @@ struct owned_segment : update_segment<Env> {
 };
 
 /// What the exchange shows to the run state of a strategy.
+///
+/// If ranks take steps apart (local_steps) and a learner has several ranks that hold the same part of the model, each
+/// of these moves a slice of it: `replicas` are the ranks with the same slice, one of each learner, and the exchange
+/// gives all ranks of a learner what end() has written.
 template <class Env, class Comm>
 struct owned_state {
   Comm& replicas;                              ///< the ranks that hold the same part of the model
@@ -41,6 +47,7 @@ struct owned_state {
 /// The functions of a strategy's run state that the exchange calls. The run state lists them, and the list is compared
 /// with its members: a misspelt function would silently give another algorithm.
 struct strategy_hooks {
+  bool begin = false;  ///< begin(samples), when a step begins: how many samples this rank has in it
   /// settle(taken, numbers) -> std::optional<gradient_numbers>, after the vote of each step: the update then reads the
   /// gradients in `all[i].sum`, which settle may write; nothing: no update in this step.
   bool settle = false;
@@ -67,6 +74,17 @@ requires requires { typename Policy::template instance<Env, Comm>; }
 struct strategy_state<Policy, Env, Comm> {
   using type = typename Policy::template instance<Env, Comm>;
 };
+template <class Outer, class Inner, class Env, class Comm>
+struct strategy_state<learners<Outer, Inner>, Env, Comm> : strategy_state<Outer, Env, Comm> {};
+/// The policy that this state is made from.
+template <class Policy>
+[[nodiscard]] auto const& with_state(Policy const& policy) noexcept {
+  if constexpr (is_learners_of_two<Policy>) {
+    return policy.outer;
+  } else {
+    return policy;
+  }
+}
 
 /// The functions that a strategy's run state lists, and those that it has.
 template <class S>
@@ -78,6 +96,7 @@ struct strategy_calls {
     if constexpr (declared) return S::has;
     return strategy_hooks{};
   }();
+  static constexpr bool begins = requires(S & s) { s.begin(std::int64_t{}); };
   static constexpr bool settles = requires(S & s, gradient_numbers const& n) {
     { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
   };
@@ -92,10 +111,11 @@ struct strategy_calls {
   static constexpr bool has_numbers = requires(S & s) {
     s.visit_numbers([](auto const&, auto&) {});
   };
-  static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
+  static constexpr strategy_hooks there{begins, settles, ends, starts, follows, has_state, has_numbers};
   /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
-  static constexpr strategy_hooks made{said.settle && settles, said.end&& ends,        said.start&& starts,
-                                       said.follow&& follows,  said.state&& has_state, said.numbers&& has_numbers};
+  static constexpr strategy_hooks made{said.begin && begins,      said.settle&& settles, said.end&& ends,
+                                       said.start&& starts,       said.follow&& follows, said.state&& has_state,
+                                       said.numbers&& has_numbers};
 };
 
 /// One error for each function that is listed and missing, or present and not listed.
@@ -107,6 +127,8 @@ struct check_strategy_hooks {
   static_assert(declared,
                 "trireme::parallel: a strategy's instance must list the functions to be called: "
                 "static constexpr parallel::strategy_hooks has{.end = true};");
+  static_assert(!declared || said.begin == there.begin,
+                "trireme::parallel: a strategy's has.begin needs begin(std::int64_t samples), and the reverse");
   static_assert(!declared || said.settle == there.settle,
                 "trireme::parallel: a strategy's has.settle needs settle(bool taken, gradient_numbers const&) -> "
                 "std::optional<gradient_numbers>, and the reverse");
@@ -163,10 +185,11 @@ using placement_t = typename decltype(placement_of<S>())::type;
 template <class Policy, class Env, class Comm>
 using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::type;
 
-/// Whether each rank takes steps on its own: gradients are not summed, and values differ between ranks between steps.
+/// Whether each rank's gradient is then the mean over its own samples. Else it is their sum, times the number of ranks,
+/// divided by the samples of all ranks, so that the mean of all ranks' steps is that of the whole step.
 template <class Policy>
-inline constexpr bool steps_alone = requires {
-  requires Policy::local_steps;
+inline constexpr bool averages_alone = requires {
+  requires Policy::mean_of_own_samples;
 };
 
 /// Whether such a strategy sends changes of parameters in place of gradients, by owned_state::changes: the run's
@@ -187,6 +210,17 @@ template <class Policy>
   } else {
     return 0;
   }
+}
+
+/// What encodes gradients under a strategy: nothing if each rank takes steps on its own, since then the compressor
+/// encodes changes.
+template <class Strategy, class Compressor>
+using gradient_compressor_t = std::conditional_t<takes_local_steps<Strategy>, compression::none, Compressor>;
+template <class Strategy, class Compressor>
+[[nodiscard]] gradient_compressor_t<Strategy, Compressor> gradient_compressor(
+    [[maybe_unused]] Compressor const& given) {
+  if constexpr (takes_local_steps<Strategy>) return {};
+  if constexpr (!takes_local_steps<Strategy>) return given;
 }
 
 }  // namespace trireme::parallel

@@ -23,12 +23,12 @@ namespace trireme::parallel {
 /// Bytes    8 * (68 + 26) from each rank: less than a kilobyte, so in shared memory it travels with the announcement.
 class vote {
  public:
-  /// Starts the vote of another step.
-  void clear() noexcept {
+  /// Starts the vote of another step, with this wish of the rank.
+  void clear(std::int64_t wish = 0) noexcept {
     squares_ = losses_ = {};
     told_ = {};
     not_finite_ = {};
-    wishes_ = 0;
+    wishes_ = wish;
     norm_known_ = true;
   }
   /// Adds this rank's losses of the step. If several ranks have the same ones, only one adds them.

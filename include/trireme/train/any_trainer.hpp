@@ -132,7 +132,10 @@ class typed_trainer : public any_trainer {
     return checkpoint::resume_or_start(trainer_, directory);
   }
   void load_pretrained(std::string const& directory) override {
-    if constexpr (requires { trainer_.described_model().in_files(); }) {
+    if constexpr (requires {
+                    trainer_.described_model().in_files();
+                    config_of(trainer_.described_model());
+                  }) {
       trireme::load_pretrained(trainer_, directory);
     } else {
       throw config_error(

@@ -67,6 +67,7 @@ struct run_description {
   std::string precision;
   std::string compression;
   own_numbers of_ranks{};
+  std::int64_t learners = 1;  ///< that take steps apart, each with parameters and moments of its own
   /// How the sentence ends that refuses a checkpoint of another description; not saved.
   std::string remedy = "give the options that it was made with, or start another run";
 };
@@ -139,6 +140,7 @@ inline formats::json::value to_json(run_description const& run) {
                                          {"precision", run.precision},
                                          {"compression", run.compression},
                                          {"residual_ranks", run.of_ranks.ranks}});
+  if (run.learners > 1) out.set("learners", run.learners);
   if (run.of_ranks.ranks > 0) {
     out.set("residual_summands", run.of_ranks.are_summands);
     out.set("residual_layout", run.of_ranks.layout);
@@ -182,6 +184,13 @@ inline bool expect_same_run(std::string const& path, formats::json::value const&
   expect("optimizer", saved.at("optimizer").as_string(), run.optimizer);
   expect("precision", saved.at("precision").as_string(), run.precision);
   expect("compression", saved.at("compression").as_string(), run.compression);
+  auto const* const apart = saved.find("learners");
+  if (auto const learners = apart == nullptr ? 1 : apart->as_int64(); learners != run.learners) {
+    throw config_error(text("trireme::checkpoint: ", path, " is of ", how_many(learners, "learner"),
+                            ", and this run has ", run.learners,
+                            "; between outer steps each learner has parameters and moments of its own, so resume with "
+                            "the same number of learners, of any number of ranks each"));
+  }
   auto const ranks = saved.at("residual_ranks").as_int64();
   auto const* const layout = saved.find("residual_layout");
   if (ranks == run.of_ranks.ranks && (layout == nullptr || layout->as_uint64() == run.of_ranks.layout)) return false;
@@ -191,8 +200,7 @@ inline bool expect_same_run(std::string const& path, formats::json::value const&
   throw config_error(
       text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks, " ranks, and this run has ",
            run.of_ranks.ranks, ranks == run.of_ranks.ranks ? " ranks, with other parts of the model" : " ranks",
-           "; numbers of ranks of which not only the sum counts (with local steps, say) need the same number of ranks "
-           "under the same mesh"));
+           "; numbers of ranks of which not only the sum counts need the same number of ranks under the same mesh"));
 }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.

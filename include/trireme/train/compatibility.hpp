@@ -72,11 +72,19 @@ struct combination {
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
-  static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  static constexpr bool local_steps = takes_local_steps<data_axis>;
   /// Whether ranks may get unequal numbers of samples.
   static constexpr bool takes_shares = requires { requires data_axis::takes_shares; };
   /// Whether such ranks send changes of parameters, which a compressor encodes.
   static constexpr bool sends_changes = requires { requires data_axis::sends_changes; };
+  /// Whether a strategy within learners has run state of its own, which nothing would call.
+  static constexpr bool stateful_learner = [] {
+    if constexpr (parallel::detail::is_learners_of_two<data_axis>) {
+      using inner = std::remove_cvref_t<decltype(data_axis{}.inner)>;
+      return requires { typename detail::names_instance<inner::template instance>; };
+    }
+    return false;
+  }();
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
@@ -124,15 +132,16 @@ TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
 TRIREME_RULE(
     error_feedback_needs_one_exchange, "error-feedback-needs-one-exchange",
     "error feedback adds once per step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",
-    "use parallel::zero<1>", !C::residual || !C::shards_gradients);
+    "use parallel::zero<1>", !C::residual || !C::shards_gradients || C::sends_changes);
 TRIREME_RULE(
     local_steps_send_no_gradients, "local-steps-send-no-gradients",
     "the ranks of this strategy take local steps, and it sends neither gradients nor changes that a compressor encodes",
     "leave the compressor out, or use parallel::diloco", !C::local_steps || C::uncompressed || C::sends_changes);
-TRIREME_RULE(
-    local_steps_need_whole_samples, "local-steps-need-whole-samples",
-    "where ranks take local steps, as in parallel::diloco, no axis may distribute samples or experts over them",
-    "use parallel::data or zero with such an axis", !C::local_steps || !C::meets);
+TRIREME_RULE(learners_share_plain_steps, "learners-share-plain-steps",
+             "beside parallel::diloco, or another axis of learners that take steps apart, the mesh has a strategy with "
+             "run state "
+             "of its own, such as parallel::parameter_server",
+             "let the ranks of a learner share steps by parallel::data or zero", !C::stateful_learner);
 TRIREME_RULE(
     synchronised_needs_common_passes, "synchronised-needs-common-passes",
     "the model normalises over the micro-batches that all data ranks run at the same time, "
@@ -145,7 +154,7 @@ TRIREME_RULE(synchronised_needs_all_reduce, "synchronised-needs-all-reduce",
 TRIREME_RULE(
     collective_compressor_needs_one_exchange, "collective-compressor-needs-one-exchange",
     "this compressor takes whole gradients once per step, but parallel::zero<2> and zero<3> send every micro-batch",
-    "use parallel::zero<1>", !C::collective || !C::shards_gradients);
+    "use parallel::zero<1>", !C::collective || !C::shards_gradients || C::sends_changes);
 TRIREME_RULE(
     collective_compressor_needs_whole_tensors, "collective-compressor-needs-whole-tensors",
     "this compressor works on whole tensors, of which an axis such as parallel::tensor gives a rank only parts",
@@ -179,7 +188,7 @@ TRIREME_RULE(shares_need_replicas, "shares-need-replicas",
 using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
                               space_lacks_layer_kernels>;
 using after_axes = rule_list<zero_3_needs_units, error_feedback_needs_one_exchange, local_steps_send_no_gradients,
-                             local_steps_need_whole_samples, synchronised_needs_common_passes,
+                             learners_share_plain_steps, synchronised_needs_common_passes,
                              synchronised_needs_all_reduce, collective_compressor_needs_one_exchange,
                              collective_compressor_needs_whole_tensors, trainer_needs_votes, data_needs_all_reduce,
                              zero_needs_reduce_scatter, gathered_needs_all_gather, gathered_zero_needs_all_to_all>;

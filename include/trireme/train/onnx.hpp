@@ -38,7 +38,7 @@ std::uint64_t save_onnx(Trainer& trainer, std::string const& path, nn::onnx_opti
   }
   bool const writes = trainer.world().rank() == 0;
   std::map<std::string, std::vector<float>, std::less<>> weights;
-  for (auto const& each : graph.weights) weights[each.name];
+  for (auto const& each : graph.weights) weights[each.source.empty() ? each.name : each.source];
   auto const add = [&](std::string const& name, std::span<float const> values) {
     if (auto const at = weights.find(name); at != weights.end()) at->second.assign(values.begin(), values.end());
   };

@@ -40,7 +40,7 @@ class optimizer_state {
   explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
       : plan_(exchange.plan()),
         own_(exchange.own()),
-        of_rank_(Exchange::replicas_differ),
+        learner_(exchange.learner()),
         whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
     tensors_.resize(plan_.entries().size());
@@ -109,21 +109,22 @@ class optimizer_state {
     auto const& info = plan_.at(range.entry).info;
     for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
       auto const values = moment_of(m, bucket, range);
-      if (!values.empty()) f(names_[m] + "/" + info.name, state_location{info, range.in_entry, of_rank_}, values);
+      if (!values.empty())
+        f(names_[m] + "/" + info.name, state_location{info, range.in_entry, false, 0, learner_}, values);
     }
     if (!whole_) return;
     auto const& all = tensors_of(range);
     for (std::size_t i = 0; i < all.infos.size() * names_.size(); ++i) {
       auto const& one = moments_[all.moments + i];
       if (one.values.view().empty()) continue;
-      f(names_[i % names_.size()] + "/" + one.info.name, state_location{one.info, 0, of_rank_},
+      f(names_[i % names_.size()] + "/" + one.info.name, state_location{one.info, 0, false, 0, learner_},
         one.values.view().flat());
     }
   }
   template <class F>
   void visit_state(state_scope scope, F&& f) const {
     auto const visit = [&](int b, parallel::bucket_plan::tensor_range const& range) { visit_range(b, range, f); };
-    own_.for_each_range_of(scope, plan_.trained_buckets(), visit, of_rank_);
+    own_.for_each_range_of(scope, plan_.trained_buckets(), visit);
   }
 
  private:
@@ -143,7 +144,7 @@ class optimizer_state {
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::bucket_plan::tensor_range const& range) const {
     auto const& all = moments_[static_cast<std::size_t>(bucket) * names_.size() + which].values;
-    return all.view().flat(range.in_bucket - own_.owned(bucket).first, range.count);
+    return own_.in_slice(all.view(), bucket, range);
   }
 
   void add(parallel::bucket_plan::tensor_range const& range, Optimizer const& optimizer) {
@@ -244,9 +245,9 @@ class optimizer_state {
                                             segment.updates},
                          step);
         if (!within.whole()) {
-          within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
-            ops::on<space>::copy(segment.value.flat(there, n), tensor_view<master const, space>(value.flat(here, n)));
-          });
+          auto const at = within.rows(place, band);
+          ops::on<space>::copy_blocks(segment.value, {at.first, 0, at.row}, value, {0, 0, at.width},
+                                      {1, at.count, at.width});
         }
         scratch_.rewind(mark);
       }
@@ -261,9 +262,8 @@ class optimizer_state {
                                                 std::int64_t place, std::size_t band, shape const& extents) {
     if (within.whole()) return from.flat(place * extents.size(), extents.size()).reshaped(extents);
     auto const out = scratch_.template take<std::remove_const_t<T>>(extents);
-    within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
-      ops::on<space>::copy(out.flat(here, n), tensor_view<T const, space>(from.flat(there, n)));
-    });
+    auto const at = within.rows(place, band);
+    ops::on<space>::copy_blocks(out, {0, 0, at.width}, from, {at.first, 0, at.row}, {1, at.count, at.width});
     return out;
   }
   // The moment of one tensor of a stack: without the first axis.
@@ -276,7 +276,7 @@ class optimizer_state {
 
   parallel::bucket_plan const& plan_;
   parallel::partition const& own_;
-  bool of_rank_;
+  std::int64_t learner_;  // -1: ranks do not take steps apart
   bool whole_;
   std::vector<std::string> names_;
   std::vector<moment> moments_;   // by bucket or by tensor, then by name

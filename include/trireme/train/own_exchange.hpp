@@ -66,15 +66,19 @@ class own_exchange : public Exchange {
     Exchange::begin({.micro_batches = 1, .places = std::span(only_place).first(own > 0 ? 1 : 0)});
     auto all = own;
     this->world().all_reduce(tensor_view<std::int64_t>(&all, shape{1}), reduction::sum{});
-    if (all > 0)
+    if (all > 0) {
+      this->begin_with(own, all);
       this->weight(static_cast<double>(own) / static_cast<double>(all));
-    else
+    } else {
       this->without_update();
+    }
     return all;
   }
   /// Starts a step whose gradients become the mean over ranks, each of which must have some; not collective. A
   /// following weight() gives this rank another share.
-  void begin(mean_over_ranks) { Exchange::begin({.micro_batches = 1, .places = only_place}); }
+  void begin(mean_over_ranks) {
+    Exchange::begin({.micro_batches = 1, .places = only_place, .samples = 1, .samples_of_all = this->world().size()});
+  }
 
   /// Collective. Ends a step: completes the exchange, takes the vote, clips, updates and publishes, as a trainer does.
   /// Afterwards all parameters that the caller reads have their new values; if a gradient was not finite on some rank,
@@ -164,8 +168,8 @@ class own_exchange : public Exchange {
     files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
   }
   /// Collective. Restores that state from the newest whole checkpoint in `directory`, and continues its run. Any number
-  /// of ranks may have written it, except where ranks keep numbers of their own (error feedback, parallel::diloco):
-  /// then it must be the same number.
+  /// of ranks may have written it, except where ranks take steps apart (parallel::diloco): then it must be the same
+  /// number.
   ///
   /// Errors   as basic_trainer::load; config_error with both descriptions for other parameters, or another compressor
   ///          or optimizer.
@@ -250,6 +254,7 @@ class own_exchange : public Exchange {
         .precision = describe(typename Env::precision{}),
         .compression = compression_,
         .of_ranks = checkpoint::detail::numbers_of_ranks(this->everyone(), owned),
+        .learners = this->learners(),
         .remedy =
             moments_ == nullptr
                 ? "give checkpoint::load() the same optimizer and parameters as when it was made, or start another run"

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +55,15 @@ struct step_input {
   std::span<std::int64_t const> places;    ///< the indices of those that have samples
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
   std::exception_ptr failure{};            ///< why the samples could not be read on this rank
+  /// The batch of the next step, or nullptr if it is not known yet. Called when this step's kernels are queued.
+  std::function<data::batch const*()> ahead{};
+
+  /// The samples of this rank.
+  [[nodiscard]] std::int64_t own() const noexcept {
+    std::int64_t sum = 0;
+    for (auto const& each : micro_batches) sum += each.count();
+    return sum;
+  }
 
   /// Added to the wishes of a rank that has failed. It is larger than any sum of the other wishes.
   static constexpr std::int64_t gives_up = std::int64_t{1} << 42;
@@ -102,6 +112,13 @@ class placed_model {
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
   [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
 
+  /// Where a loader reads batches to; it must not outlive this object.
+  [[nodiscard]] data::batch_memory memory_of_batches() {
+    if constexpr (staged && has_staging<space>)
+      return data::batch_memory::staging<space>([this](bool all) { engine_.finish_copies(all); });
+    else
+      return {};
+  }
   /// Ranks    that differ in this share see different samples.
   [[nodiscard]] group_rank sample_coordinate() const noexcept { return grid_.samples(); }
 
@@ -202,7 +219,9 @@ class placed_model {
                        .first = input.range.first,
                        .runs = most,
                        .scale = scale,
-                       .number = static_cast<std::int64_t>(key.step)});
+                       .number = static_cast<std::int64_t>(key.step),
+                       .samples = input.own(),
+                       .samples_of_all = input.total});
     });
     if constexpr (staged) {
       double const weight = exchange_.sample_weight(input.total) * scale;
@@ -212,7 +231,13 @@ class placed_model {
       };
       auto const here = cut(input.micro_batches);
       auto const rows = rows_of_loss(here, most - own, input.total);
-      return told(engine_.train_step(here, weight, key, ready, exchange_, most - own, rows));
+      auto const losses = engine_.train_step(here, weight, key, ready, exchange_, most - own, rows);
+      if constexpr (has_staging<space>) {
+        bool const uncut = here.data() == input.micro_batches.data();
+        auto const* const next = uncut && input.ahead ? input.ahead() : nullptr;
+        if (next != nullptr && !next->micro_batches.empty()) engine_.bring(next->micro_batches.front());
+      }
+      return told(losses);
     } else {
       loss_sum sum;
       double const weight = 1.0 / static_cast<double>(input.total) * scale;
@@ -486,10 +511,10 @@ class placed_model {
         if (axis.facts.sums_the_rest()) again.push_back({axis.kind, grid_.along(axis.kind)});
       }
       return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again,
-                           requirements);
+                           requirements, grid_.template learners<Parallel>());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, {}, &world_, {},
-                           engine_.requirements(requirements));
+                           engine_.requirements(requirements), grid_.template learners<Parallel>());
     }
   }
 

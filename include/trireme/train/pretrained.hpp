@@ -50,7 +50,7 @@ void expect_same_model(Model model, std::string const& directory, bool other_hea
     if constexpr (requires { model.classes; }) {
       if (other_head) model.classes = described.classes;
     }
-    model.checkpointed = described.checkpointed;
+    if constexpr (requires { model.checkpointed; }) model.checkpointed = described.checkpointed;
     if (describe(described) == describe(model)) return;
     throw config_error(text("trireme::load_pretrained: ", directory, "/", formats::config_file, " describes ",
                             describe(described), ", but the trainer's model is ", describe(model)));

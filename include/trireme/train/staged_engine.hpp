@@ -121,6 +121,7 @@ class staged_engine {
       } else {
         backward(step, ready, hooks);
       }
+      copy_next(list, i);
     }
     report_idle(list.passes, ready);
     if (messages_ != nullptr) messages_->end();
@@ -248,8 +249,15 @@ class staged_engine {
   /// Calls f(step, true) when a step has its inputs and begins, and f(step, false) when it ends: for timelines.
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
-  /// The highest number of bytes of activations and scratch in use so far.
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return scratch_.peak_bytes() + states_.peak_bytes(); }
+  /// Starts to copy a micro-batch of the next step, if it is in staging memory.
+  void bring(samples const& batch) { places_.ahead(batch); }
+  /// Returns when no copy reads the memory of batches any more; without `all`, except the one that bring() has begun.
+  void finish_copies(bool all) { places_.finish(all); }
+
+  /// The highest number of bytes of activations, scratch and batches in use so far.
+  [[nodiscard]] std::size_t peak_bytes() const noexcept {
+    return scratch_.peak_bytes() + states_.peak_bytes() + places_.bytes();
+  }
   /// Bytes    of the buffers for transfers between stages so far.
   [[nodiscard]] std::int64_t message_bytes() const noexcept { return messages_ == nullptr ? 0 : messages_->bytes(); }
 
@@ -264,6 +272,8 @@ class staged_engine {
   }
   /// For a simulated training whose kernels read batches in place: they are not copied.
   void leave_batches() noexcept { places_.leave(); }
+  /// For one whose batches would be in staging memory.
+  void stage_batches() noexcept { places_.stage(); }
 
  private:
   static constexpr shape nothing{0};  // the extents of a micro-batch that only other ranks have
@@ -294,6 +304,7 @@ class staged_engine {
     edges_.begin(tensor_group<Env>::of(groups_), how.purpose == purpose::train);
     auto& chunks = units_.chunks();
     states_.begin(chunks.size(), what.lists.where().micro_batches);
+    places_.begin(batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
     keys_.assign(static_cast<std::size_t>(what.micro_batches), nothing);
     for (std::size_t m = 0; m < batches.size(); ++m) keys_[m] = batches[m].inputs.extents;
@@ -322,8 +333,8 @@ class staged_engine {
     auto const index = states_.take(step.chunk, step.micro_batch);
     auto& own = states_[index];
     bool const shadows = is_shadow(step);
-    own.batch = shadows ? samples_in<space>{}
-                        : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    own.batch =
+        shadows ? samples_in<space>{} : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.landed);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
@@ -396,11 +407,23 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      if (!inputs) states_.give_back(index);  // the result may be in it
+      if (inputs) return dy;  // which may be in it
+      places_.give_back(own.landed);
+      states_.give_back(index);
     }
     return dy;
   }
 
+  // While the kernels of a forward pass compute, the batch of the next one is copied.
+  void copy_next(detail::stage_program const& what, int done) {
+    auto const* const steps = what.steps();
+    if (steps[done].kind != schedule::work::forward) return;
+    for (int i = done + 1; i < what.count(); ++i) {
+      if (steps[i].kind != schedule::work::forward) continue;
+      if (!is_shadow(steps[i])) places_.ahead(batches_[static_cast<std::size_t>(steps[i].micro_batch)]);
+      return;
+    }
+  }
   // Whether only other ranks have the micro-batch.
   [[nodiscard]] bool is_shadow(schedule::step const& step) const noexcept {
     return static_cast<std::size_t>(step.micro_batch) >= batches_.size();

@@ -59,6 +59,7 @@ class state_shard {
   std::int64_t first = 0;
   bool of_rank = false;       ///< each rank has its own numbers
   std::int64_t summands = 0;  ///< see state_location
+  std::int64_t learner = -1;  ///< see state_location
 
   template <class T, class Space>
   state_shard(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false,
@@ -112,11 +113,12 @@ class state_shard {
   bool in_host_;
 };
 
-/// The name of a piece of state. If each rank has its own numbers, the name contains the rank ("residual.2/wte").
+/// The name of a piece of state. If each rank has its own numbers, or each learner, the name contains its number
+/// ("residual.2/wte").
 [[nodiscard]] inline std::string name_of_shard(std::string const& name, state_location const& place, int rank) {
-  if (!place.of_rank) return name;
+  if (!place.of_rank && place.learner < 0) return name;
   auto const slash = name.find('/');
-  return text(name.substr(0, slash), ".", rank, name.substr(slash));
+  return text(name.substr(0, slash), ".", place.of_rank ? rank : place.learner, name.substr(slash));
 }
 
 /// The name without the rank ("residual/wte"), of a piece whose name contains it.
@@ -134,6 +136,7 @@ struct shard_collector {
   template <class T, class Space>
   void operator()(std::string const& name, state_location const& place, tensor_view<T, Space> values) const {
     to.emplace_back(name_of_shard(name, place, rank), place.info, place.first, values, place.of_rank, place.summands);
+    to.back().learner = place.learner;
   }
 };
 

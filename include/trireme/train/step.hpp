@@ -178,8 +178,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   auto& exchange = model.exchange();
   double const scale = precision.scale();
 
-  vote.clear();
-  vote.wish(requirements + (input.failure ? step_input::gives_up : 0));
+  vote.clear(requirements + (input.failure ? step_input::gives_up : 0));
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   auto const losses = detail::timed(timeline, "forward, backward", [&] { return model.train(input, scale, key); });
   auto const [counted, multiplied, taken, updated] = end_step(

@@ -29,6 +29,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/model_files.hpp"
 #include "trireme/data/read_problem.hpp"
 #include "trireme/data/shares.hpp"
 #include "trireme/observe/timeline.hpp"
@@ -127,6 +128,7 @@ class basic_trainer {
     auto form = detail::form_of(data, options.locality);
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
+    data::detail::merge_model_files(model_files_, data::model_files_of(data));
     auto const own = run_.model.sample_coordinate();
     detail::expect_shares(options.shares, facts_for_shares(), own.size);
     detail::run_shares division(options.shares, run_.clock.shares, own);
@@ -144,7 +146,8 @@ class basic_trainer {
       auto const& batch = next_of(*loader, failure);
       auto const waited = loader->waited() - before;
       left_out.add(world_, loader->left_out(), failure != nullptr);
-      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure});
+      auto done = run_step({batch.micro_batches, loader->parts(), batch.parts, batch.samples, failure,
+                            [&loader] { return loader->ahead(); }});
       done.waited = waited;
       done.left_out = left_out.count();
       run_.clock.position = loader->position();
@@ -183,7 +186,7 @@ class basic_trainer {
 
   /// One step on samples of your own: each rank passes its own part, of any size; ranks of one replica of the model
   /// pass the same. If no rank has a sample, no step is taken: the report has samples = 0, nothing has changed, and
-  /// steps() and schedules stay where they were.
+  /// steps() and schedules stay where they were; under parallel::federated it counts as a step of the round.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
   /// The same with several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and
   /// with .reproducible every rank passes the same number. Empty ones are skipped.
@@ -396,7 +399,8 @@ class basic_trainer {
   }
 
   /// The files that came with the model if load_pretrained() has read it, on the first rank: config.json, the
-  /// tokenizer's and so on. Checkpoints keep them, and save_pretrained() writes them again. initialise() drops them.
+  /// tokenizer's and so on; and those of the data of fit() (data::has_model_files). Checkpoints keep them, and
+  /// save_pretrained() writes them again. initialise() drops them.
   [[nodiscard]] std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
   void keep_model_files(std::vector<formats::model_file> files) { model_files_ = std::move(files); }
 
@@ -538,10 +542,11 @@ class basic_trainer {
   }
   // At the clock's position, with the shares of now.
   template <class Data>
-  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) const {
+  void begin_loader(std::optional<data::loader<Data>>& loader, Data const& data, fit_options const& options) {
     auto const own = run_.model.sample_coordinate();
     loader.reset();
-    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size);
+    loader.emplace(data, loader_options(options, slow_to_read(data)), own.rank, own.size,
+                   run_.model.memory_of_batches());
     loader->on_problem([this](data::read_problem const& problem) {
       for (auto const& call : read_calls_) call(problem);
     });
@@ -678,7 +683,11 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
   }
   auto const labels = labelled();
   auto const total = run_.model.samples_of_all(own);
-  if (total == 0) return {.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
+  if (total == 0) {
+    step_report const none{.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
+    if (exchange().pass_step()) ++run_.clock.step;
+    return none;
+  }
   auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
   tell(step_calls_, done);
   return done;
@@ -877,7 +886,8 @@ checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Prec
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned)};
+          .of_ranks = checkpoint::detail::numbers_of_ranks(world_, owned),
+          .learners = exchange().learners()};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>

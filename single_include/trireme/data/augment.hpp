@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/augment.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6f4c35daef4e6875e2843a4b4497133772e2d7459a8bac00dbe644f30563f57b
+// SHA-256 of the sources: 3330c0f3e7c0772a091df499f168f570ae84e13ff6574c51d6fe753b8147d135
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -520,6 +520,7 @@ class augmented {
   [[nodiscard]] bool slow_to_read() const {
     return (std::is_same_v<Steps, resize_crop> || ...) || trireme::slow_to_read(source_);
   }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return model_files_of(source_); }
   [[nodiscard]] bool sets_order() const { return detail::sets_order(source_); }
   [[nodiscard]] std::int64_t epoch_size() const requires has_sample_order<Source> { return source_.epoch_size(); }
   [[nodiscard]] std::int64_t id_at(std::uint64_t seed, std::uint64_t epoch,

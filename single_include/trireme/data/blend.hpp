@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/blend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b874366c841b6e9edd5b86fb553a95e78446b6d1a14542b8abfba1a474ee0deb
+// SHA-256 of the sources: f50b69deaa81aa1e3e0592e7de463cea60f2b31382dbec037b4c8fe7256da14e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -115,6 +115,7 @@ class blend {
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/chat_template.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8a4f5c27fbd3528d1090740b601b0657140625e11bd25a68b612f770ca7f53e0
+// SHA-256 of the sources: 30472664cd8fdf331e4986cc13ef00f5f142c8835b6a836e8ddaaf882be4a1ac
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -76,6 +76,10 @@ namespace detail {
       if (quote == 0 && blank(letter)) continue;
       if (letter == '\\' && i + 1 < inside.size()) {
         (out += letter) += inside[++i];
+        continue;
+      }
+      if (letter == '\n') {  // in quotes, as JSON's "\n" gives it
+        out += "\\n";
         continue;
       }
       if (quote == 0 && (letter == '\'' || letter == '"')) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/combined.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 710af14f087c79582edcc4ada98e484dcd858bcc3556913751c257f9bbab1f83
+// SHA-256 of the sources: bfcfafc93e098a010f5a7cdf3712c15ac51c59c7f7dcfb38dce0d4a9b991fadb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,7 +33,8 @@ class shared_dataset {
         target_type_(data.target_type()),
         input_shape_(data.input_shape()),
         target_shape_(data.target_shape()),
-        slow_to_read_(trireme::slow_to_read(data)) {
+        slow_to_read_(trireme::slow_to_read(data)),
+        model_files_(model_files_of(data)) {
     auto const held = std::make_shared<Dataset const>(std::move(data));
     read_ = [held](read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) {
       if (at != nullptr) {
@@ -49,6 +50,7 @@ class shared_dataset {
   [[nodiscard]] shape input_shape() const { return input_shape_; }
   [[nodiscard]] shape target_shape() const { return target_shape_; }
   [[nodiscard]] bool slow_to_read() const noexcept { return slow_to_read_; }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return model_files_; }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read_(nullptr, ids, inputs, targets);
   }
@@ -61,6 +63,7 @@ class shared_dataset {
   dtype input_type_, target_type_;
   shape input_shape_, target_shape_;
   bool slow_to_read_;
+  std::vector<formats::model_file> model_files_;
   std::function<void(read_place const*, std::span<std::int64_t const>, void*, void*)> read_;
 };
 
@@ -92,6 +95,12 @@ class equal_sources {
   [[nodiscard]] std::vector<shared_dataset> const& all() const noexcept { return all_; }
   [[nodiscard]] bool slow_to_read() const {
     return std::any_of(all_.begin(), all_.end(), [](shared_dataset const& each) { return each.slow_to_read(); });
+  }
+  /// Of two files of one name, that of the first source.
+  [[nodiscard]] std::vector<formats::model_file> model_files() const {
+    std::vector<formats::model_file> out;
+    for (auto each = all_.rbegin(); each != all_.rend(); ++each) merge_model_files(out, each->model_files());
+    return out;
   }
 
   // Samples are numbered through all sources, one source after the other.
@@ -181,6 +190,7 @@ class concat {
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }
@@ -216,6 +226,7 @@ class subset {
   [[nodiscard]] shape input_shape() const { return from_.input_shape(); }
   [[nodiscard]] shape target_shape() const { return from_.target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return from_.slow_to_read(); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return from_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     from_.read(numbers_of(ids), inputs, targets);
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/csv.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 02ce89f5bcc3cd772089d5d948cc277afef2bc5bfd7b4e18743c413cfc53d457
+// SHA-256 of the sources: e69d51902bc440a03f651dae71209cf50ca80dc80d9e252fbc8db0a35651c4f1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,8 +41,8 @@ struct csv_column {
   TRIREME_EXACT_END
 };
 
-/// How the columns of a table become numbers. What one table gave is needed for another one of the same model: save it
-/// beside the checkpoint, and give it to `csv::encoding`.
+/// How the columns of a table become numbers. What one table gave is needed for another one of the same model:
+/// checkpoints keep it (see file()); give it to `csv::encoding`.
 ///
 ///     {"columns": [{"name": "area", "mean": 81.5, "deviation": 30.2}, {"name": "town", "categories": ["Bonn",
 ///     "Ulm"]}]}
@@ -59,13 +59,22 @@ struct csv_encoding {
   ///          refuses: two columns of one name, numbers that are not finite, a deviation that is not above 0, more than
   ///          1 GiB. The file is then as it was before.
   void save(std::string const& path) const;
+  /// The same as a file "csv_encoding.json" of the model. fit() hands it to the trainer, whose checkpoints keep it.
+  /// Errors   format_error as save().
+  [[nodiscard]] formats::model_file file() const;
+  /// The encoding among the files of a model, as on the first rank after load():
+  /// `csv_encoding::in(trainer.model_files())`.
+  /// Errors   config_error if there is none.
+  [[nodiscard]] static csv_encoding in(std::vector<formats::model_file> const& files);
   /// Errors   io_error, also for a file of more than 1 GiB; format_error, with the byte, for JSON that is not an
   ///          encoding.
   [[nodiscard]] static csv_encoding read(std::string const& path);
   friend bool operator==(csv_encoding const&, csv_encoding const&) = default;
 
  private:
+  static constexpr char const* file_name = "csv_encoding.json";
   static csv_encoding from(formats::json::value const& all);
+  [[nodiscard]] std::string letters(std::string const& path) const;
 };
 
 /// Samples in tables of comma-separated values (RFC 4180): each record is a sample.
@@ -324,6 +333,12 @@ class csv_samples {
     }
     return out;
   }
+  /// The encoding, if a column has one: fit() hands it to the trainer, whose checkpoints keep it.
+  [[nodiscard]] std::vector<formats::model_file> model_files() const {
+    auto const all = encoding();
+    if (all.columns.empty()) return {};
+    return {all.file()};
+  }
 
  private:
   using kind = detail::csv_conversion::kind;
@@ -553,7 +568,7 @@ class csv_samples {
 
 inline csv_samples csv::open() const { return csv_samples(*this); }
 
-inline void csv_encoding::save(std::string const& path) const {
+inline std::string csv_encoding::letters(std::string const& path) const {
   namespace json = formats::json;
   json::array list;
   for (auto const& each : columns) {
@@ -566,13 +581,27 @@ inline void csv_encoding::save(std::string const& path) const {
     }
     list.emplace_back(std::move(one));
   }
-  auto const letters = json::to_string(json::value::make({{"columns", std::move(list)}}), 2) + "\n";
+  auto out = json::to_string(json::value::make({{"columns", std::move(list)}}), 2) + "\n";
   // What could not be read again is not written.
-  if (letters.size() > formats::most_bytes_at_once) {
-    throw format_error(path, letters.size(), text(detail::csv_name, ": the encoding has more than 1 GiB"));
+  if (out.size() > formats::most_bytes_at_once) {
+    throw format_error(path, out.size(), text(detail::csv_name, ": the encoding has more than 1 GiB"));
   }
-  static_cast<void>(from(json::parse(letters, path, detail::csv_encoding_limits)));
-  formats::atomic_write(path, letters);
+  static_cast<void>(from(json::parse(out, path, detail::csv_encoding_limits)));
+  return out;
+}
+
+inline void csv_encoding::save(std::string const& path) const { formats::atomic_write(path, letters(path)); }
+
+inline formats::model_file csv_encoding::file() const { return {file_name, letters(file_name)}; }
+
+inline csv_encoding csv_encoding::in(std::vector<formats::model_file> const& files) {
+  auto const* const found = formats::find(files, file_name);
+  if (found == nullptr) {
+    throw config_error(text(detail::csv_name, ": there is no ", file_name, " among these ",
+                            how_many(files.size(), "file"),
+                            "; a trainer has it on its first rank, after fit() on a table or load()"));
+  }
+  return from(formats::json::parse(found->content, file_name, detail::csv_encoding_limits));
 }
 
 inline csv_encoding csv_encoding::read(std::string const& path) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/curriculum.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a8bd5f33614cd79055d077fa21573500807939c8e49dbcaaabc39cab07f0093b
+// SHA-256 of the sources: b4d7a67ceb41c158191ca1c8b52022e44a8a4b74b4a6aef371a74625bae7160a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -120,6 +120,7 @@ class curriculum {
   [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/map.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 12fde8e646c2338f8168a1e7213181f70e69713367821cd8dd44ddf8d38e0f78
+// SHA-256 of the sources: 6c98a201eeaedbb2d4bde0328825a909d2663d838d0ceb41e10561a94b658990
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -88,6 +88,7 @@ class mapped {
     return source_.id_at(seed, epoch, position);
   }
   [[nodiscard]] bool slow_to_read() const { return trireme::slow_to_read(source_); }
+  [[nodiscard]] std::vector<formats::model_file> model_files() const { return model_files_of(source_); }
 
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     change(ids, inputs, targets, [&](void* to, void* and_to) { source_.read(ids, to, and_to); });

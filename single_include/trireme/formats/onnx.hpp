@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: bca08ef0d300ddfd47cd78fa0207e6ad3d2d875910580d32832da64b4b5227e2
+// SHA-256 of the sources: 08cf096f8571a99cf35f20472d86f10e0fd06de578bd8950f612acc2093023b2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@
 namespace trireme::formats::onnx {
 
 /// The type of a value's elements. The values are the format's.
-enum class element : std::int32_t { f32 = 1, i32 = 6, i64 = 7, boolean = 9 };
+enum class element : std::int32_t { f32 = 1, u8 = 2, i32 = 6, i64 = 7, boolean = 9 };
 
 /// What a node's attribute may be, and the named attributes of one.
 using attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>>;
@@ -48,10 +48,13 @@ struct constant {
   shape extents;
 };
 
-/// Numbers that writer::write() is given, F32: weights.
+/// Numbers that writer::write() is given, F32 or bytes: weights.
 struct weight {
   std::string name;
   shape extents;
+  element type = element::f32;
+  std::string source{};  ///< the parameter that it is made of, if it is not one itself: its blocks, or their scales,
+  bool turned = false;   ///< and whether that is (inputs, outputs), not (outputs, inputs)
 };
 
 /// A graph, in the order in which it is computed. add() and constant_of() name the values that they make.
@@ -91,20 +94,22 @@ struct writer_options {
 /// Writes a graph: it is declared first, then the weights' numbers follow in its order, in pieces of any size.
 ///
 /// Readers take files of less than 2 GiB. If weights have more than `most_inline` bytes they lie in a second file,
-/// PATH.data, which the first one names: each tensor's numbers, little-endian, at a multiple of 4096 bytes.
+/// PATH.safetensors, which the first one names. It is a file of its own right: any reader of safetensors has the
+/// weights.
 ///
 /// Memory is one piece, and the graph. finish() gives the files their names when they are complete and on the device
 /// (file_set): the data first. A writer that is destroyed earlier leaves no file.
 ///
-/// Errors   io_error; config_error for two values of one name, for more numbers than declared, for finish() before all
-///          are written, and for a graph that is too large without its weights.
+/// Errors   io_error; config_error for two values of one name, for more numbers than declared or of another type, for
+///          finish() before all are written, and for a graph that is too large without its weights.
 class writer {
  public:
   writer(std::string const& path, graph const& what, writer_options const& options = {},
          file_system& files = real_files());
 
-  /// Appends numbers of the current weight.
+  /// Appends numbers of the current weight, or where it is of bytes those.
   void write(std::span<float const> values);
+  void write(std::span<std::byte const> bytes);
   void finish();
   /// The length of the finished files together.
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
@@ -113,6 +118,8 @@ class writer {
 
  private:
   void begin_weights();
+  template <class T>
+  void append(std::span<T const> values, element type);
 
   std::string path_;
   std::vector<weight> weights_;
@@ -120,10 +127,9 @@ class writer {
   std::size_t current_ = 0;         // of weights_
   std::int64_t written_ = 0;        // numbers of it
   std::uint64_t file_bytes_ = 0;
-  std::uint64_t data_bytes_ = 0;  // of the second file
   std::string converted_;
   atomic_file file_;
-  std::optional<atomic_file> data_;
+  std::optional<safetensors::writer> data_;
 };
 
 }  // namespace trireme::formats::onnx
@@ -289,7 +295,6 @@ inline constexpr std::uint32_t pair_key = 1, pair_value = 2;
 inline constexpr std::uint32_t value_name = 1, value_type = 2, type_tensor = 1, type_element = 1, type_shape = 2,
                                shape_dimension = 1, dimension_size = 1, dimension_name = 2;
 }  // namespace field
-inline constexpr std::uint64_t data_alignment = 4096;
 
 [[nodiscard]] TRIREME_BODY std::string print(std::string const& name, attribute const& value) {
   std::string out;
@@ -368,10 +373,7 @@ inline constexpr std::uint64_t data_alignment = 4096;
 }
 
 [[nodiscard]] inline std::uint64_t bytes_of(weight const& what) {
-  return static_cast<std::uint64_t>(what.extents.size()) * sizeof(float);
-}
-[[nodiscard]] inline std::uint64_t aligned(std::uint64_t bytes) {
-  return (bytes + data_alignment - 1) / data_alignment * data_alignment;
+  return static_cast<std::uint64_t>(what.extents.size()) * (what.type == element::u8 ? 1 : sizeof(float));
 }
 
 TRIREME_BODY void expect_names(graph const& what) {
@@ -438,9 +440,19 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
   std::uint64_t all = 0;
   for (auto const& each : weights_) all += bytes_of(each);
   bool const apart = all > options.most_inline || all + body.size() + weights_.size() * 512 >= protobuf::message_limit;
-  std::uint64_t of_weights = 0, offset = 0;
-  for (auto const& each : weights_) {
-    auto tensor = tensor_head(each.name, element::f32, each.extents);
+  std::uint64_t offset = 0;
+  if (apart) {
+    std::vector<safetensors::entry> entries;
+    for (auto const& each : weights_)
+      entries.push_back({each.name, each.type == element::u8 ? dtype::u8 : dtype::f32, each.extents});
+    data_.emplace(path + ".safetensors", std::move(entries), safetensors::metadata{{"writer", "trireme"}},
+                  safetensors::writer_options{.files = &files});
+    offset = data_->file_bytes() - all;
+  }
+  std::uint64_t of_weights = 0;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    auto const& each = weights_[i];
+    auto tensor = tensor_head(each.name, each.type, each.extents);
     std::string head;
     if (apart) {
       auto const entry = [&](std::string_view key, std::string_view value) {
@@ -449,12 +461,11 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
         protobuf::append_bytes(pair, field::pair_value, value);
         protobuf::append_bytes(tensor, field::tensor_external, pair);
       };
-      entry("location", name_of(path) + ".data");
-      entry("offset", text(offset));
+      entry("location", name_of(path) + ".safetensors");
+      entry("offset", text(offset + data_->entries()[i].begin));
       entry("length", text(bytes_of(each)));
       protobuf::append_integer(tensor, field::tensor_place, 1);
       protobuf::append_bytes(body, field::graph_constant, tensor);
-      offset = aligned(offset + bytes_of(each));
       continue;
     }
     protobuf::append_length(tensor, field::tensor_bytes, bytes_of(each));
@@ -481,8 +492,7 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
   protobuf::append_length(start, field::model_graph, body.size() + of_weights);
   file_.write(std::as_bytes(std::span(start)));
   file_.write(std::as_bytes(std::span(body)));
-  if (apart) data_.emplace(path + ".data", files);
-  file_bytes_ = start.size() + body.size() + of_weights;
+  file_bytes_ = start.size() + body.size() + of_weights + (data_ ? data_->file_bytes() : 0);
   begin_weights();
 }
 
@@ -490,38 +500,37 @@ TRIREME_BODY writer::writer(std::string const& path, graph const& what, writer_o
 TRIREME_BODY void writer::begin_weights() {
   for (;; ++current_, written_ = 0) {
     if (current_ == weights_.size()) return;
-    if (written_ == 0) {
-      if (data_) {
-        auto const gap = detail::aligned(data_bytes_) - data_bytes_;
-        data_->write(std::vector<std::byte>(static_cast<std::size_t>(gap)));
-        data_bytes_ += gap;
-        file_bytes_ += gap;
-      } else {
-        file_.write(std::as_bytes(std::span(heads_[current_])));
-      }
-    }
+    if (written_ == 0 && !data_) file_.write(std::as_bytes(std::span(heads_[current_])));
     if (written_ < weights_[current_].extents.size()) return;
   }
 }
 
-TRIREME_BODY void writer::write(std::span<float const> values) {
+template <class T>
+void writer::append(std::span<T const> values, element type) {
   constexpr std::size_t most = std::size_t{1} << 16;
   while (!values.empty()) {
     if (current_ == weights_.size()) {
       throw config_error(text("trireme::formats::onnx: ", path_, ": ", how_many(values.size(), "number"),
                               " more than its weights have"));
     }
+    if (weights_[current_].type != type) {
+      throw config_error(text("trireme::formats::onnx: ", path_, ": the weight \"", weights_[current_].name,
+                              "\" is of ", type == element::u8 ? "floats, not bytes" : "bytes, not floats"));
+    }
     auto const left = static_cast<std::size_t>(weights_[current_].extents.size() - written_);
     auto const part = std::min({values.size(), left, most});
     auto bytes = std::as_bytes(values.first(part));
-    if constexpr (std::endian::native != std::endian::little) {
+    if constexpr (std::endian::native != std::endian::little && sizeof(T) > 1) {
       converted_.clear();
       for (auto const each : values.first(part))
         protobuf::append_little_endian(converted_, std::bit_cast<std::uint32_t>(each));
       bytes = std::as_bytes(std::span(converted_));
     }
-    (data_ ? *data_ : file_).write(bytes);
-    if (data_) data_bytes_ += bytes.size(), file_bytes_ += bytes.size();
+    if (data_) {
+      data_->write(bytes);
+    } else {
+      file_.write(bytes);
+    }
     written_ += static_cast<std::int64_t>(part);
     values = values.subspan(part);
     if (written_ == weights_[current_].extents.size()) {
@@ -531,6 +540,8 @@ TRIREME_BODY void writer::write(std::span<float const> values) {
     }
   }
 }
+TRIREME_BODY void writer::write(std::span<float const> values) { append(values, element::f32); }
+TRIREME_BODY void writer::write(std::span<std::byte const> bytes) { append(bytes, element::u8); }
 
 TRIREME_BODY void writer::finish() {
   if (current_ < weights_.size()) {
@@ -538,7 +549,7 @@ TRIREME_BODY void writer::finish() {
                             written_, " of its ", how_many(weights_[current_].extents.size(), "number")));
   }
   file_set together;
-  if (data_) together.add(std::move(*data_));
+  if (data_) together.add(data_->content());
   together.add(std::move(file_));
   together.appear();
 }

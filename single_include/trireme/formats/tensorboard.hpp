@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tensorboard.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 27d04cdbd176950d4687128c21be0ecb263b1ad64ea29987cc37c758af4a38f4
+// SHA-256 of the sources: b0757d2546cfb0b458c2fa7fb564383d22ccc9db47e2f652fd19d123c9418232
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -113,7 +113,8 @@ class writer {
   std::uint64_t written_ = 0;  // bytes of whole records in the file
 };
 
-/// A unique name that TensorBoard recognises in a log directory: "events.out.tfevents.<seconds>.<host>.<process>".
+/// A unique name that TensorBoard recognises in a log directory, in the order of time:
+/// "events.out.tfevents.<seconds>.<microseconds>.<host>.<process>".
 [[nodiscard]] std::string event_file_name();
 
 }  // namespace trireme::formats::tensorboard
@@ -494,8 +495,11 @@ inline std::string event_file_name() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') host = {'h', 'o', 's', 't'};
   static std::atomic<int> count{0};
-  return text("events.out.tfevents.", static_cast<std::int64_t>(detail::seconds_since_1970()), ".",
-              std::string_view(host.data()), ".", ::getpid(), ".", count++);
+  // Readers sort by name: files of one run that begin in the same second must keep their order.
+  auto const microseconds = static_cast<std::int64_t>(detail::seconds_since_1970() * 1e6);
+  auto const rest = std::to_string(1'000'000 + microseconds % 1'000'000).substr(1);
+  return text("events.out.tfevents.", microseconds / 1'000'000, ".", rest, ".", std::string_view(host.data()), ".",
+              ::getpid(), ".", count++);
 }
 
 }  // namespace trireme::formats::tensorboard

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 94b4efec511b6e4a158f430f63c66a03eb5d49a2c09bd09ee7236bc904445651
+// SHA-256 of the sources: bfa9aae7af14eae7d41a12c61dd27002a5a0e3b9d4e83149ce68c6524e8eb053
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -90,6 +90,31 @@ struct convnet_of {
     initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(at.channels))};
     linear const fc{.outputs = classes, .start = start, .bias_start = start};
     put(nn::block{"", at.size(), chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
+  }
+
+  /// Files with torchvision's names and layouts; nn/convnet_files.hpp has their config.json.
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"", {"*.num_batches_tracked"}};
+    auto const convolution = [&](std::string const& folder, char const* of, char const* normal_of, std::int64_t kernel,
+                                 std::int64_t inputs, std::int64_t outputs) {
+      out.add_convolution(text(folder, of, ".weight"), kernel, inputs, outputs);
+      for (auto const* which : {".weight", ".bias", ".running_mean", ".running_var"})
+        out.add(text(folder, normal_of, which), {outputs});
+    };
+    convolution("", "conv1", "bn1", 3, images.channels, channels);
+    auto width = channels;
+    for (std::int64_t i = 0; i < 3 * blocks; ++i) {
+      auto const name = text("layer", i / blocks + 1, ".", i % blocks, ".");
+      bool const halves = i > 0 && i % blocks == 0;
+      auto const outputs = halves ? 2 * width : width;
+      convolution(name, "conv1", "bn1", 3, width, outputs);
+      convolution(name, "conv2", "bn2", 3, outputs, outputs);
+      if (halves) convolution(name, "downsample.0", "downsample.1", 1, width, outputs);
+      width = outputs;
+    }
+    out.add_transposed("fc.weight", width, classes);
+    out.add("fc.bias", {classes});
+    return out;
   }
 
   template <class F>

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ea67d7a7534cd87f84ea21c933cc2e862f6c15cc2b4a4c391d027316d8d4cb16
+// SHA-256 of the sources: 83d23a38e847aa7c5cf9cacafbbd5e1d66e0240609c7a6924fcd08f38a469886
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -168,12 +168,7 @@ class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
     for_each_part(pass, x.get(pass), [&](std::int64_t first, view part, view seen) {
       if (!at_.one_pixel()) images::patches(seen, part, at_);
       auto const d = as_places(dy.rows(first, part.extent(0)));
-      kernels::linear_backward_weight(dw, bias_.gradient,
-                                      pass.operand(weight_.info.name, product_operand::role::input, seen,
-                                                   product_operand::product::weight_gradient),
-                                      pass.operand(weight_.info.name, product_operand::role::gradient, d,
-                                                   product_operand::product::weight_gradient),
-                                      ops::orientation::in_out);
+      backward_weights(pass, weight_.info.name, dw, bias_.gradient, seen, d);
     });
   }
 

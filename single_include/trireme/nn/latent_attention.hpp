@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0725896e96d6d57cabf2d68d4b5ea640ccedf3ac1becbe113325dd6766b09eb9
+// SHA-256 of the sources: 383662bfd7c186ae77b59b4844c27912e862114da549be67eb106ea38fefc64c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -202,7 +202,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
     auto const how = layout(pass);
     return {pass.batch.count(), how.context, how.heads, how.heads * how.width(), heads_.first, {}};
   }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+  [[nodiscard]] ops::dropout_site_in<typename Env::space> site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.dropout, site_);
   }
   auto angles(pass<Env>& pass) const { return rotations_here(pass, what_.rotary_width, what_.rotary, what_.scaling); }

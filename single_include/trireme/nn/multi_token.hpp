@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/multi_token.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 54758345604a1b6dd8eaefdc67b65c957dcdbd14d773e960e969e3bb4df879fd
+// SHA-256 of the sources: b117d8c00d6686b8096fb762745f18886bff615a4c44284975226227ebe430a7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -93,12 +93,16 @@ template <class Env>
   auto const each = positions_of(pass);
   auto const out = pass.scratch.template take<std::int32_t>({rows.count});
   kernels::fill(out, otherwise);
-  for (std::int64_t i = 0; i < rows.count;) {
-    auto const at = (rows.first + i) % each;
-    auto const here = std::min(each - at, rows.count - i), found = std::min(here, each - by - at);
-    if (found > 0) kernels::copy(out.flat(i, found), numbers.flat(rows.first + i + by, found));
-    i += here;
-  }
+  auto const copy = [&](std::int64_t at, std::int64_t samples, std::int64_t found) {
+    if (samples == 0 || found <= 0) return;
+    kernels::copy_blocks(out, {at, each, found}, numbers, {rows.first + at + by, each, found}, {samples, 1, found});
+  };
+  auto const begun = (each - rows.first % each) % each;  // rows of a sample whose first ones come before
+  auto const head = std::min(begun, rows.count), samples = (rows.count - head) / each;
+  auto const tail = head + samples * each;
+  copy(0, 1, std::min(head, begun - by));
+  copy(head, samples, each - by);
+  copy(tail, 1, std::min(rows.count - tail, each - by));
   return tensor_view<std::int32_t const, typename Env::space>(out);
 }
 

@@ -1,13 +1,15 @@
 // Trireme 0.1.0: trireme/nn/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 572a1117b635ab2696ff13882df430117dd6541d3715123f16db4f9f07647d63
+// SHA-256 of the sources: c83695abd6581a7c80800ab285ca49deb23090d45fde3b6bb5b826b5da81afee
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
+#include "trireme/formats/gguf.hpp"
 #include "trireme/formats/onnx.hpp"
 #include "trireme/nn/bert.hpp"
 #include "trireme/nn/bert_files.hpp"
 #include "trireme/nn/convnet.hpp"
+#include "trireme/nn/convnet_files.hpp"
 #include "trireme/nn/deepseek.hpp"
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/onnx_dialect.hpp"
@@ -15,6 +17,7 @@
 #include "trireme/nn/onnx_layers.hpp"
 #include "trireme/nn/pretrained.hpp"
 #include "trireme/nn/vit.hpp"
+#include "trireme/nn/vit_files.hpp"
 
 // ---- trireme/nn/onnx.hpp
 #include <cstdint>
@@ -30,6 +33,8 @@ struct onnx_options {
   bool past = true;  ///< of a decoder: takes past_key_values.N.key and .value, gives present.N.key and .value
   onnx_dialect dialect = onnx_dialect::portable;
   std::uint64_t most_inline = std::uint64_t{1} << 30;  ///< bytes of weights beyond which they are a file of their own
+  /// Of onnx_dialect::ort: weights of products are stored in 4 bits, blocks of 32 inputs with a scale, as GGUF's Q4_0.
+  bool four_bits = false;
 };
 
 /// The graph of a model. Its weights have the names and the order of numbers of the model's parameters.
@@ -43,8 +48,9 @@ struct onnx_options {
 /// Models of images take `pixel_values` (batch, channels, height, width), and give `logits` of classes.
 ///
 /// With onnx_dialect::ort LLaMA takes no `position_ids`: positions are those of the tensor, padding is hidden.
+/// With `four_bits` embeddings, experts and weights whose inputs are not whole blocks stay F32.
 /// Errors   config_error with onnx_dialect::ort for heads whose width is not a multiple of 8, or of 16 with rotary
-///          positions.
+///          positions; for `four_bits` with another dialect.
 [[nodiscard]] formats::onnx::graph in_onnx(gpt const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(llama const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(deepseek const& model, onnx_options const& options = {});
@@ -53,19 +59,22 @@ struct onnx_options {
 [[nodiscard]] formats::onnx::graph in_onnx(convnet const& model, onnx_options const& options = {});
 [[nodiscard]] formats::onnx::graph in_onnx(synchronised_convnet const& model, onnx_options const& options = {});
 
-/// Gives numbers of a weight, from element `first` on, in its order.
+/// Gives numbers of a parameter, which has a name and a shape, from element `first` on, in its order.
 using onnx_numbers =
     std::function<void(formats::onnx::weight const& which, std::int64_t first, std::span<float> numbers)>;
 
-/// Writes a graph and its weights, which are asked for in pieces, in their order. train/onnx.hpp does it for a trainer.
+/// Writes a graph and its weights, which are asked for in pieces, in their order; those of 4 bits whole. train/onnx.hpp
+/// does it for a trainer.
 /// @returns the bytes of the files.
 std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_numbers const& numbers, std::string const& path,
                          onnx_options const& options = {}, formats::file_system& files = formats::real_files());
 
 /// Writes the model that lies in a directory of Hugging Face's files as ONNX, in F32. The file, or both where weights
-/// lie in PATH.data, appear whole or not at all.
+/// lie in PATH.safetensors, appear whole or not at all.
 ///
-/// Bytes    memory is a piece of 256 KiB, the graph, and where rows turn (rotary positions) their table.
+/// Bytes    memory is a piece of 256 KiB, the graph, and where rows turn (rotary positions) their table; with
+/// `four_bits`
+///          the largest weight.
 /// Errors   io_error; format_error for files that are not a model's, and for a model that has no graph; config_error
 ///          as in_onnx().
 /// @returns the bytes of the files.
@@ -99,10 +108,53 @@ namespace trireme::nn {
 namespace detail {
 
 template <class Model>
+onnx_walk walk_of(Model const& model, onnx_options const& options, bool past) {
+  model.validate();
+  if (options.four_bits && options.dialect != onnx_dialect::ort) {
+    throw config_error(
+        text("trireme::nn::in_onnx: weights of 4 bits are onnxruntime's own (MatMulNBits); use the ", "dialect ort"));
+  }
+  return onnx_walk(past, options.dialect, options.four_bits);
+}
+
+/// Writes blocks of 4 bits, and behind them their scales: numbers and scales of GGUF's Q4_0, neighbours in a byte.
+TRIREME_BODY void write_blocks(formats::onnx::writer& to, formats::onnx::weight const& which,
+                               onnx_numbers const& numbers) {
+  namespace gguf = formats::gguf;
+  constexpr std::int64_t block = 32;
+  auto const outputs = which.extents[0], inputs = which.extents[1] * block;
+  auto const extents = which.turned ? shape{inputs, outputs} : shape{outputs, inputs};
+  std::vector<float> whole(static_cast<std::size_t>(inputs * outputs)), row(static_cast<std::size_t>(inputs)), scales;
+  numbers({which.source, extents}, 0, std::span(whole));
+  std::vector<std::byte> stored(static_cast<std::size_t>(inputs / block * gguf::block_bytes(gguf::kind::q4_0)));
+  std::vector<std::byte> blocks(static_cast<std::size_t>(inputs / 2));
+  scales.reserve(static_cast<std::size_t>(outputs * inputs / block));
+  for (std::int64_t i = 0; i < outputs; ++i) {
+    for (std::int64_t j = 0; j < inputs; ++j)
+      row[static_cast<std::size_t>(j)] =
+          whole[static_cast<std::size_t>(which.turned ? j * outputs + i : i * inputs + j)];
+    gguf::quantize(gguf::kind::q4_0, row, stored);
+    auto from = stored.begin();
+    auto next = blocks.begin();
+    while (from != stored.end()) {
+      float16 scale;
+      scale.bits =
+          static_cast<std::uint16_t>(std::to_integer<unsigned>(from[0]) | std::to_integer<unsigned>(from[1]) << 8);
+      scales.push_back(static_cast<float>(scale));
+      from += 2;
+      auto const at = [&](std::ptrdiff_t k) { return k < 16 ? from[k] & std::byte{15} : from[k - 16] >> 4; };
+      for (std::ptrdiff_t k = 0; k < block; k += 2) *next++ = at(k) | at(k + 1) << 4;
+      from += 16;
+    }
+    to.write(std::span<std::byte const>(blocks));
+  }
+  to.write(std::span<float const>(scales));
+}
+
+template <class Model>
 formats::onnx::graph graph_of_words(Model const& model, char const* name, onnx_options const& options,
                                     bool rows = true) {
-  model.validate();
-  onnx_walk at(options.past, options.dialect);
+  auto at = walk_of(model, options, options.past);
   at.graph.name = name;
   at.context = model.context;
   at.tokens();
@@ -117,8 +169,7 @@ formats::onnx::graph graph_of_words(Model const& model, char const* name, onnx_o
 
 template <class Model>
 formats::onnx::graph graph_of_images(Model const& model, char const* name, onnx_options const& options) {
-  model.validate();
-  onnx_walk at(false, options.dialect);
+  auto at = walk_of(model, options, false);
   at.graph.name = name;
   at.image = model.images;
   at.planes = true;
@@ -228,9 +279,12 @@ std::uint64_t with_onnx_model(std::string const& directory, formats::file_system
     return f(read_description<llama>(directory, files), type);
   if (type == "deepseek_v3") return f(read_description<deepseek>(directory, files), type);
   if (type == "bert") return f(read_description<bert>(directory, files), type);
+  if (type == "vit") return f(read_description<vit>(directory, files), type);
+  if (type == convnet_type) return f(read_description<convnet>(directory, files), type);
   throw format_error(text(directory, "/", formats::config_file), 0,
                      text("a model of type \"", type.substr(0, 80),
-                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3 and bert are"));
+                          "\" is not written as ONNX; gpt2, llama, mistral, qwen2, qwen3, deepseek_v3, bert, vit and ",
+                          convnet_type, " are"));
 }
 
 }  // namespace detail
@@ -245,7 +299,9 @@ TRIREME_BODY formats::onnx::graph in_onnx(deepseek const& model, onnx_options co
   return detail::graph_of_words(model, "deepseek_v3", options);
 }
 TRIREME_BODY formats::onnx::graph in_onnx(bert const& model, onnx_options const& options) {
-  return detail::graph_of_words(model, "bert", {.past = false, .dialect = options.dialect}, model.classes == 0);
+  auto of_bert = options;
+  of_bert.past = false;
+  return detail::graph_of_words(model, "bert", of_bert, model.classes == 0);
 }
 TRIREME_BODY formats::onnx::graph in_onnx(vit const& model, onnx_options const& options) {
   return detail::graph_of_images(model, "vit", options);
@@ -263,6 +319,10 @@ TRIREME_BODY std::uint64_t write_onnx(formats::onnx::graph const& graph, onnx_nu
   formats::onnx::writer to(path, graph, {.most_inline = options.most_inline}, files);
   std::vector<float> some;
   for (auto const& each : graph.weights) {
+    if (!each.source.empty()) {
+      if (each.type == formats::onnx::element::u8) detail::write_blocks(to, each, numbers);
+      continue;
+    }
     constexpr std::int64_t most = std::int64_t{1} << 16;
     for (std::int64_t first = 0; first < each.extents.size(); first += most) {
       some.resize(static_cast<std::size_t>(std::min(most, each.extents.size() - first)));

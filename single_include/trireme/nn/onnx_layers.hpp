@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/onnx_layers.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 231223b9f8c15bbc0f5e93438faef735a024ec16f47bab196f008c93881aed1e
+// SHA-256 of the sources: 6704dba5e52a58ad57ed2f006c04203806b5a533107af80ee07e606aeb23984f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -43,17 +43,22 @@ struct rotary_angles {
 class onnx_walk : public onnx_rows {
  public:
   /// @param past  whether attention takes the keys and values of earlier positions, and gives all of them back.
-  explicit onnx_walk(bool past, onnx_dialect dialect = onnx_dialect::portable);
+  /// @param four_bits  whether products' weights are blocks of integers of 4 bits, by onnxruntime's MatMulNBits.
+  explicit onnx_walk(bool past, onnx_dialect dialect = onnx_dialect::portable, bool four_bits = false);
 
   formats::onnx::graph graph;
   std::string name;           ///< of the layer: what its parameters' names begin with
   bool reads_tokens = false;  ///< the model begins with an embedding
 
   /// The value of a parameter: `name` + "." + `end`. A tied one is in the graph once.
-  std::string parameter(std::string_view end, shape const& extents) {
-    return parameter_named(name.empty() ? std::string(end) : text(name, ".", end), extents);
+  std::string parameter(std::string_view end, shape const& extents) { return parameter_named(full(end), extents); }
+  [[nodiscard]] std::string full(std::string_view end) const {
+    return name.empty() ? std::string(end) : text(name, ".", end);
   }
   std::string parameter_named(std::string full, shape const& extents);
+  /// x (..., inputs) times a parameter of this full name, (inputs, outputs), or with `rows` (outputs, inputs).
+  std::string product(std::string const& x, std::string const& full, std::int64_t inputs, std::int64_t outputs,
+                      bool rows = false);
   /// An input (batch_size, `length`) of integers, which the graph then has.
   std::string integers(std::string const& input, std::string const& length);
   std::string tokens() { return integers("input_ids", "sequence_length"); }
@@ -127,7 +132,7 @@ class onnx_walk : public onnx_rows {
   // The names of keys or values of earlier positions, an input, and of all of them, an output.
   std::pair<std::string, std::string> past_of(char const* which, std::int64_t heads, std::int64_t head_width);
 
-  bool past_;
+  bool past_, four_bits_;
   onnx_dialect dialect_;
   std::string sum_;
   std::int64_t attentions_ = 0;
@@ -288,7 +293,8 @@ std::string onnx_nodes_of_units(onnx_walk& at, Model const& model) {
 
 namespace trireme::nn {
 
-TRIREME_BODY onnx_walk::onnx_walk(bool past, onnx_dialect dialect) : past_(past), dialect_(dialect) {
+TRIREME_BODY onnx_walk::onnx_walk(bool past, onnx_dialect dialect, bool four_bits)
+    : past_(past), four_bits_(four_bits), dialect_(dialect) {
   if (dialect == onnx_dialect::native) graph.opset = 23, graph.ir = 11;
   if (dialect == onnx_dialect::ort) graph.opset = 21, graph.ir = 10;
 }
@@ -299,6 +305,27 @@ TRIREME_BODY std::string onnx_walk::parameter_named(std::string full, shape cons
   }
   graph.weights.push_back({full, extents});
   return full;
+}
+
+TRIREME_BODY std::string onnx_walk::product(std::string const& x, std::string const& full, std::int64_t inputs,
+                                            std::int64_t outputs, bool rows) {
+  constexpr std::int64_t block = 32, bits = 4;
+  if (!four_bits_ || inputs % block != 0) {
+    if (!rows) return graph.add("MatMul", {x, parameter_named(full, {inputs, outputs})});
+    return graph.add("MatMul", {x, transposed(parameter_named(full, {outputs, inputs}), {1, 0})});
+  }
+  auto const blocks = full + ".q4_0", scales = full + ".scales";
+  bool const known =
+      std::any_of(graph.weights.begin(), graph.weights.end(), [&](auto const& each) { return each.name == blocks; });
+  if (!known) {  // the scales stand behind their blocks: see write_onnx()
+    graph.weights.push_back(
+        {blocks, {outputs, inputs / block, block * bits / 8}, formats::onnx::element::u8, full, !rows});
+    graph.weights.push_back({scales, {outputs, inputs / block}, formats::onnx::element::f32, full, !rows});
+  }
+  auto y = text("/", graph.nodes.size(), "/MatMulNBits");
+  add_own("MatMulNBits", {x, blocks, scales}, {y},
+          {{"K", inputs}, {"N", outputs}, {"bits", bits}, {"block_size", block}});
+  return y;
 }
 
 TRIREME_BODY std::string& onnx_walk::cached(std::string const& key) {
@@ -608,7 +635,7 @@ TRIREME_BODY std::vector<std::string> onnx_alike(onnx_walk& at, std::vector<onnx
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, linear const& what, std::string const& x) {
   auto const rows = at.rows_of(x);
-  auto y = at.graph.add("MatMul", {rows, at.parameter("weight", {at.width, what.outputs})});
+  auto y = at.product(rows, at.full("weight"), at.width, what.outputs);
   at.width = what.outputs;
   at.image = {};
   if (what.bias) y = at.graph.add("Add", {y, at.parameter("bias", {at.width})});
@@ -710,9 +737,7 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, embedding const& what, std::s
 }
 
 TRIREME_BODY std::string onnx_nodes(onnx_walk& at, unembedding const& what, std::string const& x) {
-  shape const extents{what.words, at.width};
-  auto const table = what.tied.empty() ? at.parameter("weight", extents) : at.parameter_named(what.tied, extents);
-  auto y = at.graph.add("MatMul", {x, at.transposed(table, {1, 0})});
+  auto y = at.product(x, what.tied.empty() ? at.full("weight") : what.tied, at.width, what.words, true);
   at.width = what.words;
   if (what.bias) y = at.graph.add("Add", {y, at.parameter("bias", {at.width})});
   return y;
@@ -844,7 +869,7 @@ TRIREME_BODY std::string onnx_nodes(onnx_walk& at, latent_attention const& what,
   auto const rows = at.rows_of(x);
   auto const from = at.width, query_width = what.plain + what.rotary_width;
   auto const product = [&](std::string const& of, std::int64_t width, char const* end, std::int64_t outputs) {
-    return graph.add("MatMul", {of, at.parameter(end, {width, outputs})});
+    return at.product(of, at.full(end), width, outputs);
   };
   auto const norm = [&](std::string const& of, char const* end, std::int64_t width) {
     return at.normalised(of, at.parameter(end, {width}), what.epsilon);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 492922f9457e60fa0f2386652fc6248bdbbe4c605ef6be25f3efa9e51e7f7fd5
+// SHA-256 of the sources: 6cd0c5c781a2824d11d425afcdbb8dddea83dc0ad57c4f584cd4c5e4537baadc
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -403,6 +403,8 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
     return read_part(alone, from, {part.name, {how.inputs, how.columns}}, begin - at,
                      to.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin)));
   }
+  if (how.inputs > 1 && !part.is_shard() && part.extents[0] != how.inputs)  // a convolution's (kernel, kernel, ...)
+    return read_part(how, from, {part.name, {how.inputs, how.columns}}, first, to);
   scattered_read<T> reads(from, to);
   auto const for_each_band = [&](std::int64_t column, std::int64_t n, auto&& f) {  // f(row, column, n)
     for (auto const& band : how.bands) {
@@ -426,7 +428,16 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
           auto const place = here + column - left + i;  // in each of the part's rows
           auto const begin = std::max<std::int64_t>(0, (first - place + width - 1) / width);
           auto const end = std::max<std::int64_t>(0, (first + count - place + width - 1) / width);
-          reads.take((row + i) * how.inputs + first_input + begin, end - begin, begin * width + place - first, width);
+          auto const in_plane = how.inputs / how.planes, of_row = (row + i) * how.inputs;
+          // In each plane those of the inputs [begin, end) that are in it.
+          for (std::int64_t plane = 0; plane < how.planes; ++plane) {
+            auto const from_here = [&](std::int64_t input) {
+              return (first_input + input - plane + how.planes - 1) / how.planes;
+            };
+            auto const start = from_here(begin), count_here = from_here(end) - start;
+            auto const at = start * how.planes + plane - first_input;
+            reads.take(of_row + plane * in_plane + start, count_here, at * width + place - first, how.planes * width);
+          }
         }
       });
     });
@@ -444,9 +455,9 @@ void store(std::vector<std::byte>& to, file_tensor const& how, std::span<float c
   auto next = out.begin();
   for (auto const& band : how.bands) {
     for (std::int64_t i = 0; i < band.count; ++i) {
-      auto place = static_cast<std::size_t>(how.matrix * how.inputs * how.columns + band.column + i);
-      for (std::int64_t input = 0; input < how.inputs; ++input, place += static_cast<std::size_t>(how.columns))
-        *next++ = Stored(values[place]);
+      auto const place = how.matrix * how.inputs * how.columns + band.column + i;
+      for (std::int64_t input = 0; input < how.inputs; ++input)
+        *next++ = Stored(values[static_cast<std::size_t>(place + how.input(input) * how.columns)]);
     }
   }
   auto const bytes = std::as_bytes(std::span(out));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/vit.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ad7b1573561f2615ab353655320505ee93c4ad2605c10def86ea3603a9245942
+// SHA-256 of the sources: 43673dbbff459c1198ecad6cb3bf58a2e0e6a9f5e523e0c092d7390db4e661ed
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -98,6 +98,29 @@ struct vit {
     }
     detail::expect_heads("vit", channels, heads);
     expect_number("nn::vit", ".hidden", hidden, not_negative);
+  }
+
+  /// Hugging Face's files of ViTForImageClassification; nn/vit_files.hpp has their config.json.
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"vit.", {"*pooler.dense.*", "*embeddings.mask_token"}};
+    auto const c = channels;
+    std::string const first = "vit.embeddings.", squares = first + "patch_embeddings.projection";
+    out.add(first + "cls_token", {1, 1, c});
+    out.add(first + "position_embeddings", {1, rows_of_sample(), c});
+    out.add_convolution(squares + ".weight", side, images.channels, c);
+    out.add(squares + ".bias", {c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("vit.encoder.layer.", i, "."), all = name + "attention.attention.";
+      out.add_attention(all, all + "qkv", c);
+      out.add_product(name + "attention.output.dense", c, c);
+      out.add_norm(name + "layernorm_before", c);
+      out.add_norm(name + "layernorm_after", c);
+      out.add_product(name + "intermediate.dense", c, inner());
+      out.add_product(name + "output.dense", inner(), c);
+    }
+    out.add_norm("vit.layernorm", c);
+    out.add_product("classifier", c, classes);
+    return out;
   }
 
   /// What each unit computes for a row in training.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: df32c1bb1ac3ea748bc05460e14ab1cdd2d773284da4b350898787f467883dc6
+// SHA-256 of the sources: 4ae9eff4b873164e569b737bfd55c83a7e165c4934432f410a285fc49f826585
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -128,7 +128,10 @@ class typed_trainer : public any_trainer {
     return checkpoint::resume_or_start(trainer_, directory);
   }
   void load_pretrained(std::string const& directory) override {
-    if constexpr (requires { trainer_.described_model().in_files(); }) {
+    if constexpr (requires {
+                    trainer_.described_model().in_files();
+                    config_of(trainer_.described_model());
+                  }) {
       trireme::load_pretrained(trainer_, directory);
     } else {
       throw config_error(

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3f9dbe053f2252c8141c278bb352d97bd220e35a06da1911336cf4a17a084184
+// SHA-256 of the sources: e95faac6c64d9b6e785362276ad74266fb25014a3269e599e8bc233c4409439a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -67,7 +67,7 @@ std::uint64_t save_onnx(Trainer& trainer, std::string const& path, nn::onnx_opti
   }
   bool const writes = trainer.world().rank() == 0;
   std::map<std::string, std::vector<float>, std::less<>> weights;
-  for (auto const& each : graph.weights) weights[each.name];
+  for (auto const& each : graph.weights) weights[each.source.empty() ? each.name : each.source];
   auto const add = [&](std::string const& name, std::span<float const> values) {
     if (auto const at = weights.find(name); at != weights.end()) at->second.assign(values.begin(), values.end());
   };

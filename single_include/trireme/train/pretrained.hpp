@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8f38fd3d07d8b9fb5082c9581ee56c64a8dc89783bf4549ecdad4dfaeddd6c57
+// SHA-256 of the sources: 8ec2c3e919b65b5f7dc39102d1a32731c913fdc6e7b56d6943be2fcfd652ab68
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -72,7 +72,7 @@ void expect_same_model(Model model, std::string const& directory, bool other_hea
     if constexpr (requires { model.classes; }) {
       if (other_head) model.classes = described.classes;
     }
-    model.checkpointed = described.checkpointed;
+    if constexpr (requires { model.checkpointed; }) model.checkpointed = described.checkpointed;
     if (describe(described) == describe(model)) return;
     throw config_error(text("trireme::load_pretrained: ", directory, "/", formats::config_file, " describes ",
                             describe(described), ", but the trainer's model is ", describe(model)));

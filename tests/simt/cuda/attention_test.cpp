@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../../catch.hpp"
+#include "site_there.hpp"
 #include "trireme/ops/cached_attention.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/attention.hpp"
@@ -138,14 +139,15 @@ void compare(ops::attention_shape what, dropout_site const& drop = {}, std::vect
     seen_there = limits.view();
   }
   arena<cuda> scratch;
-  kernels::attention(y.view(), lse.view(), at_qkv.read(), what, scratch, drop, seen_there);
+  on_device::site_there const there(drop);
+  kernels::attention(y.view(), lse.view(), at_qkv.read(), what, scratch, there(), seen_there);
   CHECK(distance(y.here(), want.y) < tolerance<T>);
   CHECK(distance(lse.here(), want.lse) < tolerance<T>);
-  kernels::attention_backward(dqkv.view(), at_dy.read(), y.read(), lse.read(), at_qkv.read(), what, scratch, drop,
+  kernels::attention_backward(dqkv.view(), at_dy.read(), y.read(), lse.read(), at_qkv.read(), what, scratch, there(),
                               seen_there);
   CHECK(distance(dqkv.here(), want.dqkv) < 2 * tolerance<T>);
   auto const first = dqkv.bits();
-  kernels::attention_backward(dqkv.view(), at_dy.read(), y.read(), lse.read(), at_qkv.read(), what, scratch, drop,
+  kernels::attention_backward(dqkv.view(), at_dy.read(), y.read(), lse.read(), at_qkv.read(), what, scratch, there(),
                               seen_there);
   auto const second = dqkv.bits();
   CHECK(std::equal(first.begin(), first.end(), second.begin(),
@@ -249,10 +251,11 @@ TEMPLATE_TEST_CASE("attention over blocks on a device is attention over all keys
       elements<T> at_qkv(qkv), at_pairs(pairs), at_dy(dy);
       elements<A> at_y(y), at_lse(lse), at_dqueries(dqueries), at_dpairs(dpairs);
       arena<cuda> there;
+      on_device::site_there const drop(site);
       for (auto const& block : blocks) {
         on_host::attend_block(tensor_view(y), tensor_view(lse), tensor_view(qkv), tensor_view(pairs), what, block,
                               scratch, site);
-        kernels::attend_block(at_y.view(), at_lse.view(), at_qkv.view(), at_pairs.read(), what, block, there, site);
+        kernels::attend_block(at_y.view(), at_lse.view(), at_qkv.view(), at_pairs.read(), what, block, there, drop());
       }
       CHECK(distance(at_y.here(), y) < tolerance<T>);
       CHECK(distance(at_lse.here(), lse) < tolerance<T>);
@@ -262,7 +265,7 @@ TEMPLATE_TEST_CASE("attention over blocks on a device is attention over all keys
                                        tensor_view(lse), tensor_view(qkv), tensor_view(pairs), what, block, scratch,
                                        site);
         kernels::attend_block_backward(at_dqueries.view(), at_dpairs.view(), at_dy.view(), narrow.read(), at_lse.read(),
-                                       at_qkv.read(), at_pairs.read(), what, block, there, site);
+                                       at_qkv.read(), at_pairs.read(), what, block, there, drop());
       }
       CHECK(distance(at_dqueries.here(), dqueries) < 2 * tolerance<T>);
       CHECK(distance(at_dpairs.here(), dpairs) < 2 * tolerance<T>);

@@ -5,6 +5,7 @@
 
 #include "../../catch.hpp"
 #include "../../support/sentence.hpp"
+#include "site_there.hpp"
 #include "tensors.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/elementwise.hpp"
@@ -21,7 +22,7 @@ namespace {
 using on_host = ops::host_elementwise;
 template <class Precision>
 constexpr bool has_elements =
-    ops::detail::activates<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>>;
+    ops::detail::activates<kernels, ops::detail::set_views<cuda, environment<Precision, cuda>>, cuda>;
 static_assert(has_elements<precision::fp32> && has_elements<precision::fp64> && has_elements<precision::bf16> &&
               has_elements<precision::fp16>);
 
@@ -49,7 +50,7 @@ TEST_CASE("dropout on a device drops the host's numbers of all samples, and of a
           site.whole = all;
           auto y = numbers<T>(n, 1);
           shifted<T> const there(y, shift);
-          kernels::dropout(there.view, site);
+          kernels::dropout(there.view, site_there(site)());
           on_host::dropout(tensor_view(y), site);
           CHECK(same(there.here(), y));
         }
@@ -59,7 +60,7 @@ TEST_CASE("dropout on a device drops the host's numbers of all samples, and of a
   auto const samples = samples_of(3);
   shifted<float> const there(numbers<float>(10, 1));
   CHECK(sentence_of<assertion_error>([&] {
-          kernels::dropout(there.view, {0.3, {42, 7}, 5, samples});
+          kernels::dropout(there.view, site_there({0.3, {42, 7}, 5, samples})());
         }) == "trireme::ops::dropout: 10 elements from 0 on, of 10, do not divide into 3 samples");
 }
 
@@ -77,7 +78,7 @@ TEST_CASE("dropout of parts of samples on a device drops the host's numbers", "[
       auto const rows = cut.context == 1 ? 390 : 22;
       auto y = numbers<T>(rows * cut.fused * cut.columns, 1);
       shifted<T> const there(y);
-      kernels::dropout_part(there.view, site, cut);
+      kernels::dropout_part(there.view, site_there(site)(), cut);
       on_host::dropout_part(tensor_view(y), site, cut);
       CHECK(same(there.here(), y));
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../../catch.hpp"
+#include "site_there.hpp"
 #include "tensors.hpp"
 #include "trireme/ops/cached_attention.hpp"
 #include "trireme/ops/cuda.hpp"
@@ -145,7 +146,7 @@ TEST_CASE("numbers of dropout and hashes count beyond 2^32", "[large_indices]") 
   dropout_site site{0.4, {42, 7}, 5, samples};
   site.first = 2 * beyond + 3;
   site.whole = 2 * beyond + 303;
-  kernels::dropout(there.view, site);
+  kernels::dropout(there.view, site_there(site)());
   ops::host_elementwise::dropout(tensor_view(y), site);
   CHECK(same(there.here(), y));
   auto const name = std::uint64_t{99}, first = std::uint64_t{1} << 40U;

@@ -1,5 +1,6 @@
 // ops::on<cuda> in the stand-in for CUDA's runtime, whose streams run the kernels' source in the stand-in for a GPU's
 // threads. tests/simt/kernels_test.cpp has each kernel with all types and shapes; here are the functions around them.
+#include "site_there.hpp"
 #include "trireme/ops/cuda.hpp"
 
 #include <algorithm>
@@ -128,7 +129,7 @@ TEST_CASE("initial values and dropout on a device are the host's", "[ops]") {
   dropout_site const site{0.3, {42, 7}, 5, samples};
   auto y = numbers<float>(n, 1);
   auto made = there(y);
-  kernels::dropout(made.view(), site);
+  kernels::dropout(made.view(), on_device::site_there(site)());
   ops::host_elementwise::dropout(tensor_view(y), site);
   CHECK(same(here(made), y));
 }

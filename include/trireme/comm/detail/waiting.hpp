@@ -42,6 +42,16 @@ inline void rest(clock::duration waited) {
     std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
 }
 
+/// The same in a wait in which this rank makes the progress itself: a round must come soon, but after a few
+/// milliseconds the core is needed by ranks that still compute.
+inline constexpr std::chrono::milliseconds long_wait{5};
+inline void rest_between_rounds(bool is_long) {
+  if (is_long)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  else
+    std::this_thread::yield();
+}
+
 /// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait has no time limit.)
 /// @param one_process  only threads of this process change the word.
 inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds limit,

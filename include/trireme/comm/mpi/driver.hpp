@@ -288,7 +288,6 @@ class mpi_driver {
     // A round usually takes less than a microsecond, but can take 50 ms on a busy machine, where Open MPI lets other
     // processes compute whenever it has nothing to do. So a slow wait looks at the clock in each round: otherwise it
     // would end, and hear of a failure, seconds too late.
-    using namespace std::chrono_literals;
     clock::time_point began{}, paused{};
     bool is_long = false;
     for (std::uint32_t round = 1;; ++round) {
@@ -304,19 +303,15 @@ class mpi_driver {
       if (!looks || op.finished.load(std::memory_order_relaxed)) continue;
       auto const now = clock::now();
       auto const waited = now - began;
-      is_long = waited >= 5ms;
-      if (round % 32 != 0 && now - paused < 5ms) continue;
+      is_long = waited >= long_wait;
+      if (round % 32 != 0 && now - paused < long_wait) continue;
       listen();
       if (waited > op.where->deadline) give_up(op);
       call_roll(op, waited, now);
       report_if_late(op.reported_late, waited, op.where->deadline, [&] { return op.as_late(); });
       paused = now;
-      // In a long wait the core is needed by ranks that still compute.
       lock.unlock();
-      if (is_long)
-        std::this_thread::sleep_for(50us);
-      else
-        std::this_thread::yield();
+      rest_between_rounds(is_long);
       lock.lock();
     }
   }
@@ -324,10 +319,7 @@ class mpi_driver {
     return text(to_string(op.route.what), " number ", op.route.printed_number(), to_string(op.route.what.label));
   }
   void give_up(mpi_operation& op) {
-    fail(*op.where->family,
-         text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ", op.missing(),
-              "; find out why ", agreeing(op.missing_ranks().size(), "it is", "they are"),
-              " late, or raise comm::mpi{.deadline}"));
+    fail(*op.where->family, too_late(mpi_name, description_of(op), op.where->deadline, op.missing_ranks()));
   }
 
   void advance(mpi_operation& op) {
@@ -487,7 +479,7 @@ class mpi_driver {
       });
       if (!open || clock::now() > end) break;
       lock.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      rest_between_rounds(true);
       lock.lock();
     }
     family->settled = true;
@@ -555,7 +547,7 @@ class mpi_driver {
       if (done && (closings_.empty() || waited > std::chrono::milliseconds(50))) break;
       if (waited > std::chrono::seconds(1)) break;
       lock.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      rest_between_rounds(true);
       lock.lock();
     }
     is_over_ = true;  // from here on the helper does not call MPI

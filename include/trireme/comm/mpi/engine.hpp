@@ -197,10 +197,7 @@ class message_engine final : public collective_engine {
       driver.close_groups();  // others may have to end one before they come
       if (done != 0) break;
       auto const waited = clock::now() - began;
-      if (waited < std::chrono::milliseconds(5))
-        std::this_thread::yield();
-      else
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      rest_between_rounds(waited >= long_wait);
       if (waited > deadline) {
         mpi_session::instance().abandon();
         throw comm_error(

@@ -400,9 +400,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
                        : stage == node_operation::stage::exchanging ? ", which did not take part"
                                                                     : ", which did not finish its share";
-  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
-                   "; find out why ", agreeing(missing.size(), "it is", "they are"), " late, or raise ",
-                   launch.who.substr(launch.who.find("comm::")), "{.deadline}"));
+  launch.fail(too_late(launch.who, describe(op), op.where->deadline, missing, offence));
 }
 
 /// Throws the failure of the launch, once the others have stopped accessing this rank's memory (settle()).

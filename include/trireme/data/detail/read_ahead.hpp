@@ -133,7 +133,7 @@ class read_ahead {
     mode_ = arithmetic_mode::of_this_thread();
     in_use_ = false;
     if (std::exchange(tries_again_, false)) halted_ = false;
-    room_.notify_all();
+    wake_threads(lock);
     if (!is_ready()) wait(lock);
     if (read_ == taken_ && ended_ && begun_ == taken_) return slots_.size();
     auto const slot = taken_ % slots_.size();
@@ -148,6 +148,13 @@ class read_ahead {
     lock.unlock();
     tell_left_out();
     return slot;
+  }
+
+  /// The slot that take() would return at once and without an error; else slots.size().
+  [[nodiscard]] std::size_t peek() {
+    std::lock_guard const lock(mutex_);
+    auto const slot = taken_ % slots_.size();
+    return read_ > taken_ && slots_[slot].troubles.empty() ? slot : slots_.size();
   }
 
   /// Forgets all batches that were read ahead; then calls `change`, and goes on. No thread reads meanwhile.
@@ -232,7 +239,11 @@ class read_ahead {
     auto const begin = clock::now();
     while (!has_threads() && !is_ready()) read_some(lock, nullptr);
     auto limit = patience;
-    while (!filled_.wait_for(lock, limit, [this] { return is_ready(); })) {
+    while (true) {
+      waits_ = true;
+      bool const ready = filled_.wait_for(lock, limit, [this] { return is_ready(); });
+      waits_ = false;
+      if (ready) break;
       limit = 2 * limit;
       reading const* oldest = nullptr;
       for (auto const& each : readings_) {
@@ -249,8 +260,9 @@ class read_ahead {
 
   // Waits until no thread reads, and forgets what was read; threads stay halted.
   void reset(std::unique_lock<std::mutex>& lock) {
-    halted_ = true;
+    halted_ = resets_ = true;
     filled_.wait(lock, [this] { return busy_ == 0; });
+    resets_ = false;
     take_back();
     reset_slots();
     ended_ = false;
@@ -351,13 +363,12 @@ class read_ahead {
   }
   [[nodiscard]] bool has_room() const { return !ended_ && begun_ + (in_use_ ? 1 : 0) < taken_ + slots_.size(); }
 
-  void begin_batch() {
+  void begin_batch(std::unique_lock<std::mutex>& lock) {
     auto const slot = begun_ % slots_.size();
     auto const count = start(slot);
     if (count < 0) {
       ended_ = true;
-      filled_.notify_one();
-      return;
+      return tell_caller(lock);
     }
     auto& state = slots_[slot];
     state.count = count;
@@ -365,28 +376,46 @@ class read_ahead {
     state.failed = false;
     state.troubles.clear();
     ++begun_;
-    complete();
-    if (how_.workers > 1) room_.notify_all();
+    complete(lock);
+    if (how_.workers > 1) wake_threads(lock);
   }
-  void complete() {
+  void complete(std::unique_lock<std::mutex>& lock) {
     for (; read_ < begun_; ++read_) {
       auto const& next = slots_[read_ % slots_.size()];
       if (next.failed || next.done < next.count) break;
     }
+    tell_caller(lock);
+  }
+  [[nodiscard]] bool has_work() const { return !halted_ && (has_chunk() || has_room()); }
+
+  // Threads are woken only if they wait and have something to do, and while the mutex is free: else they would wake to
+  // wait for it.
+  void tell_caller(std::unique_lock<std::mutex>& lock) {
+    if (!(waits_ && is_ready()) && !(resets_ && busy_ == 0)) return;
+    lock.unlock();
     filled_.notify_one();
+    lock.lock();
+  }
+  void wake_threads(std::unique_lock<std::mutex>& lock) {
+    if (sleeping_ == 0 || !has_work()) return;
+    lock.unlock();
+    room_.notify_all();
+    lock.lock();
   }
 
   void work(reading& now) {
     std::unique_lock lock(mutex_);
     while (true) {
-      room_.wait(lock, [this] { return stopping_ || (!halted_ && (has_chunk() || has_room())); });
+      ++sleeping_;
+      room_.wait(lock, [this] { return stopping_ || has_work(); });
+      --sleeping_;
       if (stopping_) return;
       read_some(lock, &now);
     }
   }
   // Begins a batch or reads a chunk. @param now  where a thread says what it reads.
   void read_some(std::unique_lock<std::mutex>& lock, reading* now) {
-    if (!has_chunk()) return begin_batch();
+    if (!has_chunk()) return begin_batch(lock);
     auto const slot = (begun_ - 1) % slots_.size();
     auto& state = slots_[slot];
     auto const first = state.given;
@@ -416,7 +445,7 @@ class read_ahead {
       if (each.ends) state.failed = halted_ = true;
       state.troubles.push_back(std::move(each));
     }
-    complete();
+    complete(lock);
   }
 
  protected:
@@ -442,6 +471,8 @@ class read_ahead {
   bool halted_ = false;       // by a failure, until the caller tries again
   bool tries_again_ = false;  // the failure has been thrown
   bool stopping_ = false;
+  bool waits_ = false, resets_ = false;                       // the caller: until it is_ready(), until no thread reads
+  std::int64_t sleeping_ = 0;                                 // threads without work
   arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
   std::forward_list<std::thread> threads_;
 };

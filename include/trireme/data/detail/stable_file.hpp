@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,7 +52,7 @@ class stable_file {
   /// Fills `to` with the bytes from `at` on.
   void read(std::int64_t at, std::span<unsigned char> to) const {
     while (!to.empty()) {
-      auto const got = ::pread(descriptor_, to.data(), to.size(), at);
+      auto const got = read_some(at, to);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw failure("cannot read the file: " + reason());
       if (got == 0) {
@@ -64,6 +65,14 @@ class stable_file {
   }
 
  private:
+  /// pread() without being a point where the thread can be cancelled, which costs a small read some percent.
+  [[nodiscard]] ::ssize_t read_some(std::int64_t at, std::span<unsigned char> to) const {
+#if defined(SYS_pread64) && defined(__LP64__)
+    return ::syscall(SYS_pread64, descriptor_, to.data(), to.size(), at);
+#else
+    return ::pread(descriptor_, to.data(), to.size(), at);
+#endif
+  }
   // strerror is not thread-safe; the standard library's message() is.
   static std::string reason() { return std::generic_category().message(errno); }
   [[nodiscard]] io_error failure(std::string const& what) const { return {path_, text(who_, ": ", what)}; }

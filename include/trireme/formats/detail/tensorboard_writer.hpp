@@ -77,8 +77,11 @@ inline std::string event_file_name() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') host = {'h', 'o', 's', 't'};
   static std::atomic<int> count{0};
-  return text("events.out.tfevents.", static_cast<std::int64_t>(detail::seconds_since_1970()), ".",
-              std::string_view(host.data()), ".", ::getpid(), ".", count++);
+  // Readers sort by name: files of one run that begin in the same second must keep their order.
+  auto const microseconds = static_cast<std::int64_t>(detail::seconds_since_1970() * 1e6);
+  auto const rest = std::to_string(1'000'000 + microseconds % 1'000'000).substr(1);
+  return text("events.out.tfevents.", microseconds / 1'000'000, ".", rest, ".", std::string_view(host.data()), ".",
+              ::getpid(), ".", count++);
 }
 
 }  // namespace trireme::formats::tensorboard

@@ -37,7 +37,7 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 /// @param key_heads  of different keys: 0: each query has its own.
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
-                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache,
+                ops::dropout_site_in<typename Env::space> const& site, Seen const& seen, attention_cache<Env>& cache,
                 std::int64_t key_heads = 0) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
@@ -56,8 +56,8 @@ void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, att
 /// Its gradient: dqkv is written. y is what it gave.
 template <class Env, class Seen>
 void attend_all_backward(pass<Env>& pass, view_of<Env> dqkv, view_of<Env> dy, view_of<Env> y,
-                         attention_state<Env> const& kept, attention_shape const& shape, ops::dropout_site const& site,
-                         Seen const& seen) {
+                         attention_state<Env> const& kept, attention_shape const& shape,
+                         ops::dropout_site_in<typename Env::space> const& site, Seen const& seen) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend_backward(dqkv, dy, y, kept, shape, pass.scratch, site);
   }

@@ -27,9 +27,9 @@ template <class Env>
 /// row of `width` numbers. Drops the same numbers as dropout of whole rows.
 template <class Env>
 void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
-                  std::int64_t fused, interval part, ops::dropout_site const& site) {
+                  std::int64_t fused, interval part, ops::dropout_site_in<typename Env::space> const& site) {
   if (!site.active() || part.count == 0) return;
-  auto cut = dropout_rows(pass, y.extent(0), static_cast<std::int64_t>(site.samples.size()));
+  auto cut = dropout_rows(pass, y.extent(0), site.sample_count());
   cut.width = width;
   cut.fused = fused;
   cut.column = part.first;

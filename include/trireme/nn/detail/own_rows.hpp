@@ -26,7 +26,7 @@ auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::co
 /// whole sample alone, so any cut drops the same.
 template <class Env>
 void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
-               ops::dropout_site site) {
+               ops::dropout_site_in<typename Env::space> site) {
   using kernels = ops::on<typename Env::space>;
   if (!site.active()) return;
   auto const columns = y.extent(1);
@@ -35,7 +35,7 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   site.first = here.first * columns;
   site.whole = rows * columns;
   if (part.own.size == 1) return kernels::dropout(y, site);
-  auto cut = dropout_rows(pass, rows, static_cast<std::int64_t>(site.samples.size()));
+  auto cut = dropout_rows(pass, rows, site.sample_count());
   cut.row = here.first;
   cut.width = cut.columns = columns;
   kernels::dropout_part(y, site, cut);

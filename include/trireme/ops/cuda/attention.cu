@@ -17,11 +17,10 @@ int attention(attention_work const& work) {
     }
     using tiling = device::attention_tiling<device::real_for<T>, D>;
     bool const whole = (aligned_rows<T, read_at_once<T>>(work) << work.queries << work.key << work.value).whole();
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      return device::run("attention", &device::attend<T, D, Merges>,
-                         tiles<tiling::rows>(work.rows) * work.heads * samples, tiling::threads, work.stream, work,
-                         dropout, first, whole);
-    });
+    auto const dropout = dropout_of(work);
+    return device::run("attention", &device::attend<T, D, Merges>,
+                       tiles<tiling::rows>(work.rows) * work.heads * work.batch, tiling::threads, work.stream, work,
+                       dropout, whole);
   });
 }
 

@@ -18,15 +18,16 @@ namespace trireme::ops::detail::device {
 using cuda_kernels::attention_rows;
 using cuda_kernels::attention_work;
 
-/// The samples of one kernel with dropout, whose ids are its arguments.
-inline constexpr int dropout_samples = 256;
-
 /// Which probabilities are dropped.
 struct attention_dropout {
   bool active = false;
   float threshold = 0;
   double kept = 1;
-  std::uint64_t samples[dropout_samples];
+  std::int64_t const* samples = nullptr;  ///< an id for each
+
+  [[nodiscard]] __device__ __forceinline__ std::uint64_t id_of(std::int64_t sample) const {
+    return active ? static_cast<std::uint64_t>(samples[sample]) : 0;
+  }
 };
 
 /// The keys that a query attends to.
@@ -103,8 +104,8 @@ struct kept_tile {
   __device__ void draw(attention_work const& work, attention_dropout const& dropout, std::uint64_t sample,
                        std::int64_t head, std::int64_t row, std::int64_t key) {
     auto const threshold = static_cast<std::uint32_t>(dropout.threshold);
-    auto const start = ((work.first_head + head) * work.whole + work.first_query + row) * work.whole + work.first_key +
-                       key;
+    auto const start =
+        ((work.first_head + head) * work.whole + work.first_query + row) * work.whole + work.first_key + key;
     for (int task = static_cast<int>(threadIdx.x); task < Rows * bytes; task += static_cast<int>(blockDim.x)) {
       int const r = task / bytes;
       int const byte = task % bytes;
@@ -131,7 +132,7 @@ struct kept_tile {
 template <class Real, int D>
 struct attention_tiling {
   static constexpr int threads = 256;
-  static constexpr int packed = 16 / static_cast<int>(sizeof(Real));  // columns that are read at once
+  static constexpr int packed = 16 / static_cast<int>(sizeof(Real));   // columns that are read at once
   static constexpr int columns = 64 / static_cast<int>(sizeof(Real));  // of a row in one lane
   static constexpr int group = D / columns;                            // lanes of a row
   static constexpr int rows = threads / group;
@@ -148,19 +149,17 @@ constexpr double ln_2 = 0.6931471805599453;
 template <class Real, int D>
 struct attention_place {
   using tiling = attention_tiling<Real, D>;
-  std::int64_t tile, head, sample, of_launch;
+  std::int64_t tile, head, sample;
   int lane;  // in its group
   int row;   // in the block
 
   /// Tiles with the most work under a causal mask come first.
-  static __device__ __forceinline__ attention_place of(std::int64_t tiles, std::int64_t heads,
-                                                       std::int64_t first_sample, bool descending) {
+  static __device__ __forceinline__ attention_place of(std::int64_t tiles, std::int64_t heads, bool descending) {
     std::int64_t const block = blockIdx.x;
     auto const tile = block % tiles;
-    auto const sample = block / tiles / heads;
     int const thread = static_cast<int>(threadIdx.x);
-    return {descending ? tiles - 1 - tile : tile, block / tiles % heads, first_sample + sample, sample,
-            thread % tiling::group, thread / tiling::group};
+    return {descending ? tiles - 1 - tile : tile, block / tiles % heads, block / tiles / heads, thread % tiling::group,
+            thread / tiling::group};
   }
 };
 
@@ -276,16 +275,14 @@ __device__ __forceinline__ Real group_sum(Real x) {
 
 /// y and lse of a block of queries.
 template <class T, int D, bool Merges>
-__global__ void __launch_bounds__(256) attend(attention_work const work, attention_dropout const dropout,
-                                              std::int64_t first_sample, bool whole) {
+__global__ void __launch_bounds__(256) attend(attention_work const work, attention_dropout const dropout, bool whole) {
   using real = real_for<T>;
   using tiling = attention_tiling<real, D>;
   constexpr auto infinity = std::numeric_limits<real>::infinity();
   auto& keys = block_shared<typename tiling::tile_memory, 0>();
   auto& values = block_shared<typename tiling::tile_memory, 1>();
   auto& kept = block_shared<kept_tile<tiling::rows, tiling::tile>, 2>();
-  auto const at = attention_place<real, D>::of((work.rows + tiling::rows - 1) / tiling::rows, work.heads, first_sample,
-                                               true);
+  auto const at = attention_place<real, D>::of((work.rows + tiling::rows - 1) / tiling::rows, work.heads, true);
   int const width = static_cast<int>(work.width);
   auto const first_row = at.tile * tiling::rows;
   auto const row = first_row + at.row;
@@ -296,13 +293,13 @@ __global__ void __launch_bounds__(256) attend(attention_work const work, attenti
   auto const end = keys_of(work, at.sample, last_row).end;
   auto const* const key_head = head_of<T>(work.key, at.sample, at.head, work.width);
   auto const* const value_head = head_of<T>(work.value, at.sample, at.head, work.width);
-  auto const id = dropout.active ? dropout.samples[at.of_launch] : 0;
+  auto const id = dropout.id_of(at.sample);
 
   real query[tiling::columns], result[tiling::columns], other[tiling::columns];
-  load_columns<real, D>(query,
-                        head_of<T>(work.queries, at.sample, at.head, work.width) +
-                            (valid ? row : work.rows - 1) * work.queries.next_row,
-                        at.lane, width, whole);
+  load_columns<real, D>(
+      query,
+      head_of<T>(work.queries, at.sample, at.head, work.width) + (valid ? row : work.rows - 1) * work.queries.next_row,
+      at.lane, width, whole);
   TRIREME_DEVICE_UNROLL
   for (int i = 0; i < tiling::columns; ++i) {
     query[i] = product(query[i], static_cast<real>(work.scale * log2_e));
@@ -343,9 +340,9 @@ __global__ void __launch_bounds__(256) attend(attention_work const work, attenti
     }
   }
 
-  auto* const lse = work.lse == nullptr ? nullptr
-                                        : static_cast<real*>(work.lse) +
-                                              (at.sample * work.heads + at.head) * work.lse_next_head + row;
+  auto* const lse = work.lse == nullptr
+                        ? nullptr
+                        : static_cast<real*>(work.lse) + (at.sample * work.heads + at.head) * work.lse_next_head + row;
   auto const peak = product(most, static_cast<real>(ln_2));
   if constexpr (Merges) {
     auto* const y = head_of<real>(work.y, at.sample, at.head, work.width) + row * work.y.next_row;
@@ -379,7 +376,7 @@ __global__ void __launch_bounds__(256) attend_one_query(attention_work const wor
   auto& results = block_shared<real[groups][D], 0>();
   auto& peaks = block_shared<real[groups], 1>();
   auto& masses = block_shared<real[groups], 2>();
-  auto const at = attention_place<real, D>::of(1, work.heads, 0, false);
+  auto const at = attention_place<real, D>::of(1, work.heads, false);
   int const width = static_cast<int>(work.width);
   auto const seen = keys_of(work, at.sample, 0);
   auto const* const key_head = head_of<T>(work.key, at.sample, at.head, work.width);
@@ -448,16 +445,14 @@ __global__ void __launch_bounds__(256) attend_one_query(attention_work const wor
 
 /// delta and dqueries of a block of queries: delta = sum(dy y), dS = P (dP - delta), dq = scale dS k.
 template <class T, int D, bool Merges>
-__global__ void __launch_bounds__(256) attend_backward_queries(attention_work const work,
-                                                               attention_dropout const dropout,
-                                                               std::int64_t first_sample, bool whole) {
+__global__ void __launch_bounds__(256)
+    attend_backward_queries(attention_work const work, attention_dropout const dropout, bool whole) {
   using real = real_for<T>;
   using tiling = attention_tiling<real, D>;
   auto& keys = block_shared<typename tiling::tile_memory, 0>();
   auto& values = block_shared<typename tiling::tile_memory, 1>();
   auto& kept = block_shared<kept_tile<tiling::rows, tiling::tile>, 2>();
-  auto const at = attention_place<real, D>::of((work.rows + tiling::rows - 1) / tiling::rows, work.heads, first_sample,
-                                               true);
+  auto const at = attention_place<real, D>::of((work.rows + tiling::rows - 1) / tiling::rows, work.heads, true);
   int const width = static_cast<int>(work.width);
   auto const first_row = at.tile * tiling::rows;
   auto const row = first_row + at.row < work.rows ? first_row + at.row : work.rows - 1;
@@ -468,7 +463,7 @@ __global__ void __launch_bounds__(256) attend_backward_queries(attention_work co
   auto const end = keys_of(work, at.sample, last_row).end;
   auto const* const key_head = head_of<T>(work.key, at.sample, at.head, work.width);
   auto const* const value_head = head_of<T>(work.value, at.sample, at.head, work.width);
-  auto const id = dropout.active ? dropout.samples[at.of_launch] : 0;
+  auto const id = dropout.id_of(at.sample);
 
   real query[tiling::columns], slope[tiling::columns], result[tiling::columns];
   real key_row[tiling::columns], value_row[tiling::columns];
@@ -476,14 +471,13 @@ __global__ void __launch_bounds__(256) attend_backward_queries(attention_work co
                         at.lane, width, whole);
   load_columns<real, D>(slope, head_of<T>(work.dy, at.sample, at.head, work.width) + row * work.dy.next_row, at.lane,
                         width, whole);
-  load_columns<real, D>(result,
-                        static_cast<T const*>(head_of<T>(work.y, at.sample, at.head, work.width)) +
-                            row * work.y.next_row,
-                        at.lane, width, whole);
+  load_columns<real, D>(
+      result, static_cast<T const*>(head_of<T>(work.y, at.sample, at.head, work.width)) + row * work.y.next_row,
+      at.lane, width, whole);
   auto const delta = group_sum<tiling::group>(dot(slope, result));
   auto const of_head = at.sample * work.heads + at.head;
-  auto const mass = product(static_cast<real const*>(work.lse)[of_head * work.lse_next_head + row],
-                            static_cast<real>(log2_e));
+  auto const mass =
+      product(static_cast<real const*>(work.lse)[of_head * work.lse_next_head + row], static_cast<real>(log2_e));
   if (valid && at.lane == 0) static_cast<real*>(work.delta)[of_head * work.rows + row] = delta;
   TRIREME_DEVICE_UNROLL
   for (int i = 0; i < tiling::columns; ++i) {
@@ -502,8 +496,7 @@ __global__ void __launch_bounds__(256) attend_backward_queries(attention_work co
       auto const score = group_sum<tiling::group>(dot(query, key_row));
       auto dshare = group_sum<tiling::group>(dot(slope, value_row));
       auto const share = key + j >= mine.begin && key + j < mine.end ? exponential2(difference(score, mass)) : real(0);
-      if (dropout.active)
-        dshare = kept.has(at.row, j) ? product(dshare, static_cast<real>(dropout.kept)) : real(0);
+      if (dropout.active) dshare = kept.has(at.row, j) ? product(dshare, static_cast<real>(dropout.kept)) : real(0);
       add_multiple(result, product(share, difference(dshare, delta)), key_row);
     }
   }
@@ -516,8 +509,8 @@ __global__ void __launch_bounds__(256) attend_backward_queries(attention_work co
 
 /// dkey and dvalue of a block of keys, after delta: dv = P^T dy, dk = scale dS^T q.
 template <class T, int D, bool Merges>
-__global__ void __launch_bounds__(256) attend_backward_keys(attention_work const work, attention_dropout const dropout,
-                                                            std::int64_t first_sample, bool whole) {
+__global__ void __launch_bounds__(256)
+    attend_backward_keys(attention_work const work, attention_dropout const dropout, bool whole) {
   using real = real_for<T>;
   using tiling = attention_tiling<real, D>;
   struct query_numbers {  // of each query of a tile
@@ -528,8 +521,7 @@ __global__ void __launch_bounds__(256) attend_backward_keys(attention_work const
   auto& slopes = block_shared<typename tiling::tile_memory, 1>();
   auto& kept = block_shared<kept_tile<tiling::tile, tiling::rows>, 2>();
   auto& numbers = block_shared<query_numbers[tiling::tile], 3>();
-  auto const at = attention_place<real, D>::of((work.keys + tiling::rows - 1) / tiling::rows, work.heads, first_sample,
-                                               false);
+  auto const at = attention_place<real, D>::of((work.keys + tiling::rows - 1) / tiling::rows, work.heads, false);
   int const width = static_cast<int>(work.width);
   auto const first_key = at.tile * tiling::rows;
   auto const key = first_key + at.row;
@@ -541,7 +533,7 @@ __global__ void __launch_bounds__(256) attend_backward_keys(attention_work const
   auto const of_head = at.sample * work.heads + at.head;
   auto const* const lse = static_cast<real const*>(work.lse) + of_head * work.lse_next_head;
   auto const* const delta = static_cast<real const*>(work.delta) + of_head * work.rows;
-  auto const id = dropout.active ? dropout.samples[at.of_launch] : 0;
+  auto const id = dropout.id_of(at.sample);
 
   real key_row[tiling::columns], value_row[tiling::columns], dkey[tiling::columns], dvalue[tiling::columns];
   real query[tiling::columns], slope[tiling::columns];
@@ -563,10 +555,9 @@ __global__ void __launch_bounds__(256) attend_backward_keys(attention_work const
     load_tile<real, D>(slopes, slope_head, work.dy.next_row, row, work.rows, width, whole);
     if (static_cast<int>(threadIdx.x) < tiling::tile) {
       auto const mine = row + threadIdx.x;
-      numbers[threadIdx.x] = mine < work.rows
-                                 ? query_numbers{product(lse[mine], static_cast<real>(log2_e)), delta[mine],
-                                                 keys_of(work, at.sample, mine)}
-                                 : query_numbers{real(0), real(0), {0, 0}};
+      numbers[threadIdx.x] = mine < work.rows ? query_numbers{product(lse[mine], static_cast<real>(log2_e)),
+                                                              delta[mine], keys_of(work, at.sample, mine)}
+                                              : query_numbers{real(0), real(0), {0, 0}};
     }
     if (dropout.active) kept.draw(work, dropout, id, at.head, row, first_key);
     sync_block();

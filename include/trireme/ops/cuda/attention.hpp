@@ -33,7 +33,7 @@ inline void expect_cuda_head(char const* who, std::int64_t width) {
 /// What attention and its blocks have in common: types, sizes, dropout.
 template <class T>
 [[nodiscard]] cuda_kernels::attention_work cuda_attention_work(attention_shape const& shape, std::int64_t rows,
-                                                               dropout_site const& dropout) {
+                                                               dropout_site_in<cuda> const& dropout) {
   auto const width = shape.head_channels();
   cuda_kernels::attention_work work;
   work.stream = cuda::stream();
@@ -50,7 +50,7 @@ template <class T>
     work.dropout = dropout.probability;
     work.random = dropout.key;
     work.site = dropout.site;
-    work.samples = dropout.samples.data();
+    work.samples = raw(dropout.samples);
   }
   work.first_head = shape.first_head;
   work.whole = shape.context;
@@ -85,7 +85,8 @@ struct cuda_attention {
   /// y = softmax(mask(q k^T / sqrt(D))) v. Dropout, if any, applies to the probabilities, with the host's numbers.
   template <detail::cuda_float T>
   static void attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                        arena<cuda>& scratch, dropout_site const& dropout, view<std::int32_t const> seen = {}) {
+                        arena<cuda>& scratch, dropout_site_in<cuda> const& dropout,
+                        view<std::int32_t const> seen = {}) {
     check("attention", shape, qkv.size(), y.size(), lse.size(), seen.size(), dropout);
     if (y.empty()) return;
     if constexpr (storage_float<T>) {
@@ -108,7 +109,7 @@ struct cuda_attention {
   /// The gradient of attention: dqkv is written. y and lse are the results of the forward pass.
   template <detail::cuda_float T>
   static void attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                 attention_shape shape, arena<cuda>& scratch, dropout_site const& dropout,
+                                 attention_shape shape, arena<cuda>& scratch, dropout_site_in<cuda> const& dropout,
                                  view<std::int32_t const> seen = {}) {
     check("attention_backward", shape, qkv.size(), y.size(), lse.size(), seen.size(), dropout);
     detail::same_size("attention_backward", dqkv.size(), qkv.size());
@@ -142,7 +143,7 @@ struct cuda_attention {
   template <detail::cuda_float T>
   static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
                            attention_shape shape, attention_block at, arena<cuda>& /*scratch*/,
-                           dropout_site const& dropout) {
+                           dropout_site_in<cuda> const& dropout) {
     check("attend_block", shape, at, qkv.size(), pairs.size(), y.size(), lse.size(), dropout);
     if (y.empty() || at.rows == 0) return;
     auto work = block_work<T>(shape, at, raw(qkv), raw(pairs), dropout);
@@ -157,7 +158,7 @@ struct cuda_attention {
   static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
                                     input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
                                     attention_shape shape, attention_block at, arena<cuda>& scratch,
-                                    dropout_site const& dropout) {
+                                    dropout_site_in<cuda> const& dropout) {
     check("attend_block_backward", shape, at, qkv.size(), pairs.size(), y.size(), lse.size(), dropout);
     detail::same_size("attend_block_backward", dqueries.size(), y.size());
     detail::same_size("attend_block_backward", dpairs.size(), pairs.size());
@@ -176,7 +177,7 @@ struct cuda_attention {
   static void queued(char const* who, int code) { detail::expect_cuda(who, code); }
 
   static void check(char const* who, attention_shape const& shape, std::int64_t qkv, std::int64_t y, std::int64_t lse,
-                    std::int64_t seen, dropout_site const& dropout) {
+                    std::int64_t seen, dropout_site_in<cuda> const& dropout) {
     auto const rows = shape.batch * shape.context;
     detail::same_size(who, qkv, rows * 3 * shape.channels);
     detail::same_size(who, y, rows * shape.channels);
@@ -185,7 +186,7 @@ struct cuda_attention {
     check_heads(who, shape, dropout);
   }
   static void check(char const* who, attention_shape const& shape, attention_block const& at, std::int64_t qkv,
-                    std::int64_t pairs, std::int64_t y, std::int64_t lse, dropout_site const& dropout) {
+                    std::int64_t pairs, std::int64_t y, std::int64_t lse, dropout_site_in<cuda> const& dropout) {
     auto const rows = shape.batch * shape.context;
     detail::same_size(who, qkv, rows * 3 * shape.channels);
     detail::same_size(who, pairs, rows * 2 * shape.channels);
@@ -199,12 +200,12 @@ struct cuda_attention {
             });
     check_heads(who, shape, dropout);
   }
-  static void check_heads(char const* who, attention_shape const& shape, dropout_site const& dropout) {
+  static void check_heads(char const* who, attention_shape const& shape, dropout_site_in<cuda> const& dropout) {
     expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
       return text("trireme::ops::", who, ": ", how_many(shape.channels, "channel"),
                   agreeing(shape.channels, " does", " do"), " not divide into ", how_many(shape.heads, "head"));
     });
-    if (dropout.active()) detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);
+    if (dropout.active()) detail::same_size(who, dropout.sample_count(), shape.batch);
     detail::expect_cuda_head(who, shape.head_channels());
   }
 
@@ -224,7 +225,7 @@ struct cuda_attention {
   }
   template <class T>
   static cuda_kernels::attention_work block_work(attention_shape const& shape, attention_block const& at, T const* qkv,
-                                                 T const* pairs, dropout_site const& dropout) {
+                                                 T const* pairs, dropout_site_in<cuda> const& dropout) {
     auto work = detail::cuda_attention_work<T>(shape, at.rows, dropout);
     auto const c = shape.channels;
     work.queries = rows_of<void const*>(qkv + at.query_row * 3 * c, shape, 3 * c);

@@ -13,15 +13,14 @@ int attention_backward(attention_work const& work) {
     using tiling = device::attention_tiling<device::real_for<T>, D>;
     bool const whole =
         (aligned_rows<T, read_at_once<T>>(work) << work.queries << work.key << work.value << work.dy << work.y).whole();
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      auto const code = device::run("attention_backward_queries", &device::attend_backward_queries<T, D, Merges>,
-                                    tiles<tiling::rows>(work.rows) * work.heads * samples, tiling::threads,
-                                    work.stream, work, dropout, first, whole);
-      if (code != device::launch_succeeded) return code;
-      return device::run("attention_backward_keys", &device::attend_backward_keys<T, D, Merges>,
-                         tiles<tiling::rows>(work.keys) * work.heads * samples, tiling::threads, work.stream, work,
-                         dropout, first, whole);
-    });
+    auto const dropout = dropout_of(work);
+    auto const code = device::run("attention_backward_queries", &device::attend_backward_queries<T, D, Merges>,
+                                  tiles<tiling::rows>(work.rows) * work.heads * work.batch, tiling::threads,
+                                  work.stream, work, dropout, whole);
+    if (code != device::launch_succeeded) return code;
+    return device::run("attention_backward_keys", &device::attend_backward_keys<T, D, Merges>,
+                       tiles<tiling::rows>(work.keys) * work.heads * work.batch, tiling::threads, work.stream, work,
+                       dropout, whole);
   });
 }
 

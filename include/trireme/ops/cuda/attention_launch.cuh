@@ -31,21 +31,9 @@ class aligned_rows {
   bool whole_;
 };
 
-/// Calls f(number of samples of a launch, the first one, dropout of these samples) until it has had all samples.
-template <class F>
-int for_samples(attention_work const& work, F const& f) {
-  device::attention_dropout dropout;  // ids that are not set are not read
-  dropout.active = work.dropout > 0 && work.samples != nullptr;
-  if (!dropout.active) return f(work.batch, std::int64_t{0}, dropout);
-  dropout.threshold = static_cast<float>(std::lround(work.dropout * 0x1p24));
-  dropout.kept = 1 / (1 - work.dropout);
-  for (std::int64_t first = 0; first < work.batch; first += device::dropout_samples) {
-    auto const left = work.batch - first;
-    auto const count = left < device::dropout_samples ? left : std::int64_t{device::dropout_samples};
-    for (std::int64_t i = 0; i < count; ++i) dropout.samples[i] = static_cast<std::uint64_t>(work.samples[first + i]);
-    if (auto const code = f(count, first, dropout); code != device::launch_succeeded) return code;
-  }
-  return device::launch_succeeded;
+inline device::attention_dropout dropout_of(attention_work const& work) {
+  if (work.dropout <= 0 || work.samples == nullptr) return {};
+  return {true, static_cast<float>(std::lround(work.dropout * 0x1p24)), 1 / (1 - work.dropout), work.samples};
 }
 
 /// Calls f.operator()<T, D, Merges>() for the element type, the padded width of a head, and whether it merges.

@@ -54,7 +54,7 @@ struct attention_work {
   double dropout = 0;
   random_key random{};
   std::uint32_t site = 0;
-  std::int64_t const* samples = nullptr;  ///< memory of the host: an id for each sample
+  std::int64_t const* samples = nullptr;  ///< an id for each sample
   std::int64_t first_head = 0, first_query = 0, first_key = 0, whole = 0;
 };
 

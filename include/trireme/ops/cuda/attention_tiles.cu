@@ -11,11 +11,10 @@ template <class T>
 int launch_tiles(attention_work const& work) {
   return for_tiles(work, [&]<int D, bool Drops>() {
     using tiled = device::tiled_attention<D>;
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      return device::run("attention_tiles", &device::attend_tiles<T, D, Drops>,
-                         tiles<tiled::query_rows>(work.rows) * work.heads * samples, tiled::threads, work.stream, work,
-                         dropout, first);
-    });
+    auto const dropout = dropout_of(work);
+    return device::run("attention_tiles", &device::attend_tiles<T, D, Drops>,
+                       tiles<tiled::query_rows>(work.rows) * work.heads * work.batch, tiled::threads, work.stream, work,
+                       dropout);
   });
 }
 

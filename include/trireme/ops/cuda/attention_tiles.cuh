@@ -16,8 +16,8 @@ template <int D>
 struct tiled_attention {
   static constexpr int threads = 128;
   static constexpr int warps = threads / warp_width;
-  static constexpr int rows = 4096 / D;  // of a tile
-  static constexpr int bands = D == 64 ? 2 : 1;  // 16 rows of a warp in the passes for queries
+  static constexpr int rows = 4096 / D;                  // of a tile
+  static constexpr int bands = D == 64 ? 2 : 1;          // 16 rows of a warp in the passes for queries
   static constexpr int query_rows = warps * 16 * bands;  // of a block
   static constexpr int key_rows = warps * 16;
 };
@@ -199,8 +199,7 @@ struct key_range_of_rows {
 
 /// y and lse of a block of queries.
 template <class T, int D, bool Drops>
-__global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work, attention_dropout const dropout,
-                                                       std::int64_t first_sample) {
+__global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work, attention_dropout const dropout) {
   using tiled = tiled_attention<D>;
   constexpr int bands = tiled::bands;
   constexpr int warp_rows = 16 * bands;
@@ -214,8 +213,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
   auto const tiles = (work.rows + block_rows - 1) / block_rows;
   auto const block = tiles - 1 - blockIdx.x % tiles;
   auto const head = blockIdx.x / tiles % work.heads;
-  auto const of_launch = blockIdx.x / tiles / work.heads;
-  auto const sample = first_sample + of_launch;
+  std::int64_t const sample = blockIdx.x / tiles / work.heads;
   auto const block_row = block * block_rows;
   auto const first_row = block_row + lane.warp * warp_rows;  // of the warp
   auto const of_block = key_range_of_rows::of(work, sample, block_row, block_rows).some;
@@ -254,7 +252,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
     }
     if constexpr (Drops) {
       auto& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
-      drawn.draw(work, dropout, dropout.samples[of_launch], head, block_row, key);
+      drawn.draw(work, dropout, dropout.id_of(sample), head, block_row, key);
       sync_block();
     }
     if (of_warp.none(key, tile)) continue;
@@ -354,9 +352,9 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
       bool const valid = row < work.rows;
       float const total = row_sum(mass[m][half]);
       float const peak = product(product(most[m][half], slope), static_cast<float>(ln_2));
-      auto* const lse = work.lse == nullptr ? nullptr
-                                            : static_cast<float*>(work.lse) +
-                                                  (sample * work.heads + head) * work.lse_next_head + row;
+      auto* const lse = work.lse == nullptr
+                            ? nullptr
+                            : static_cast<float*>(work.lse) + (sample * work.heads + head) * work.lse_next_head + row;
       float here = total > 0 ? sum(peak, logarithm(total)) : -infinity;
       float factor = total > 0 ? quotient(kept_factor, total) : 0.0F;
       float kept = 0;
@@ -381,9 +379,8 @@ __global__ void __launch_bounds__(128, 2) attend_tiles(attention_work const work
 
 /// delta and dqueries of a block of queries; formulas: attend_backward_queries.
 template <class T, int D, bool Drops>
-__global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attention_work const work,
-                                                                        attention_dropout const dropout,
-                                                                        std::int64_t first_sample) {
+__global__ void __launch_bounds__(128, 2)
+    attend_tiles_backward_queries(attention_work const work, attention_dropout const dropout) {
   using tiled = tiled_attention<D>;
   constexpr int bands = tiled::bands;
   constexpr int warp_rows = 16 * bands;
@@ -396,8 +393,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
   auto const tiles = (work.rows + block_rows - 1) / block_rows;
   auto const block = tiles - 1 - blockIdx.x % tiles;
   auto const head = blockIdx.x / tiles % work.heads;
-  auto const of_launch = blockIdx.x / tiles / work.heads;
-  auto const sample = first_sample + of_launch;
+  std::int64_t const sample = blockIdx.x / tiles / work.heads;
   auto const block_row = block * block_rows;
   auto const first_row = block_row + lane.warp * warp_rows;
   auto const of_block = key_range_of_rows::of(work, sample, block_row, block_rows).some;
@@ -460,7 +456,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
     }
     if constexpr (Drops) {
       auto& drawn = block_shared<kept_tile<block_rows, tile>, 2>();
-      drawn.draw(work, dropout, dropout.samples[of_launch], head, block_row, key);
+      drawn.draw(work, dropout, dropout.id_of(sample), head, block_row, key);
       sync_block();
     }
     if (of_warp.none(key, tile)) continue;
@@ -522,7 +518,7 @@ __global__ void __launch_bounds__(128, 2) attend_tiles_backward_queries(attentio
 /// queries).
 template <class T, int D, bool Drops>
 __global__ void __launch_bounds__(128, D == 64 ? 3 : 2)
-    attend_tiles_backward_keys(attention_work const work, attention_dropout const dropout, std::int64_t first_sample) {
+    attend_tiles_backward_keys(attention_work const work, attention_dropout const dropout) {
   using tiled = tiled_attention<D>;
   constexpr int block_keys = tiled::key_rows;
   constexpr int tile = tiled::rows;
@@ -538,12 +534,11 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2)
   auto const tiles = (work.keys + block_keys - 1) / block_keys;
   auto const block = blockIdx.x % tiles;
   auto const head = blockIdx.x / tiles % work.heads;
-  auto const of_launch = blockIdx.x / tiles / work.heads;
-  auto const sample = first_sample + of_launch;
+  std::int64_t const sample = blockIdx.x / tiles / work.heads;
   auto const block_key = block * block_keys;
   auto const first_key = block_key + lane.warp * 16;
-  auto const rows = queries_of(work, sample, block_key,
-                               block_key + block_keys < work.keys ? block_key + block_keys : work.keys);
+  auto const rows =
+      queries_of(work, sample, block_key, block_key + block_keys < work.keys ? block_key + block_keys : work.keys);
   auto const of_head = sample * work.heads + head;
   auto const* const query_head = head_of<T>(work.queries, sample, head, work.width);
   auto const* const slope_head = head_of<T>(work.dy, sample, head, work.width);
@@ -598,7 +593,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2)
     }
     if constexpr (Drops) {
       auto& drawn = block_shared<kept_tile<tile, block_keys>, 2>();
-      drawn.draw(work, dropout, dropout.samples[of_launch], head, row, block_key);
+      drawn.draw(work, dropout, dropout.id_of(sample), head, row, block_key);
       sync_block();
     }
     int const last = static_cast<int>(row + tile < work.rows ? tile : work.rows - row) - 1;
@@ -651,8 +646,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 3 : 2)
     if (key >= work.keys) continue;
     store_sums<T, D>(work.dkey, work.merges, sample, head, key, work.width, dkey[0], half,
                      static_cast<float>(work.scale), 1.0F, lane);
-    store_sums<T, D>(work.dvalue, work.merges, sample, head, key, work.width, dvalue[0], half, kept_factor, 1.0F,
-                     lane);
+    store_sums<T, D>(work.dvalue, work.merges, sample, head, key, work.width, dvalue[0], half, kept_factor, 1.0F, lane);
   }
 }
 

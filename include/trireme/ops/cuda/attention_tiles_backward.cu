@@ -11,15 +11,14 @@ template <class T>
 int launch_backward_tiles(attention_work const& work) {
   return for_tiles(work, [&]<int D, bool Drops>() {
     using tiled = device::tiled_attention<D>;
-    return for_samples(work, [&](std::int64_t samples, std::int64_t first, device::attention_dropout const& dropout) {
-      auto const code = device::run("attention_tiles_queries", &device::attend_tiles_backward_queries<T, D, Drops>,
-                                    tiles<tiled::query_rows>(work.rows) * work.heads * samples, tiled::threads,
-                                    work.stream, work, dropout, first);
-      if (code != device::launch_succeeded) return code;
-      return device::run("attention_tiles_keys", &device::attend_tiles_backward_keys<T, D, Drops>,
-                         tiles<tiled::key_rows>(work.keys) * work.heads * samples, tiled::threads, work.stream, work,
-                         dropout, first);
-    });
+    auto const dropout = dropout_of(work);
+    auto const code = device::run("attention_tiles_queries", &device::attend_tiles_backward_queries<T, D, Drops>,
+                                  tiles<tiled::query_rows>(work.rows) * work.heads * work.batch, tiled::threads,
+                                  work.stream, work, dropout);
+    if (code != device::launch_succeeded) return code;
+    return device::run("attention_tiles_keys", &device::attend_tiles_backward_keys<T, D, Drops>,
+                       tiles<tiled::key_rows>(work.keys) * work.heads * work.batch, tiled::threads, work.stream, work,
+                       dropout);
   });
 }
 

@@ -509,9 +509,12 @@ inline void start_copy(void* to, void const* from, bool copied) {
 inline void finish_copies() {
   simt::begun_copy begun[8];
   while (int const count = simt::here().take_copies(begun, 8))
-    for (int i = 0; i < count; ++i)
-      *static_cast<copied_bytes*>(begun[i].to) =
-          begun[i].from != nullptr ? *static_cast<copied_bytes const*>(begun[i].from) : copied_bytes{};
+    for (int i = 0; i < count; ++i) {
+      auto* const to = static_cast<copied_bytes*>(begun[i].to);
+      auto const* const from = static_cast<copied_bytes const*>(begun[i].from);
+      // (word by word: clang does not check the address of a structure that is copied as a whole)
+      for (int w = 0; w < 4; ++w) to->words[w] = from != nullptr ? from->words[w] : 0;
+    }
 }
 template <class... Parameters>
 [[nodiscard]] bool products_of_tiles(void (*)(Parameters...)) {

@@ -80,8 +80,7 @@ struct accumulating {
     auto out = load<Width>(y + i);
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < Width; ++k) {
-      out.values[k] = narrow<T>(
-          fused(weight, opened_lane<real>(in.values[k]).v, opened_lane<real>(out.values[k]).v));
+      out.values[k] = narrow<T>(fused(weight, opened_lane<real>(in.values[k]).v, opened_lane<real>(out.values[k]).v));
     }
     store(y + i, out);
   }
@@ -133,8 +132,7 @@ struct activating {
   __device__ void at(std::int64_t i) const {
     auto out = load<Width>(x + i);
     TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k)
-      out.values[k] = narrow<T>(activated(opened_lane<real>(out.values[k]), act).v);
+    for (int k = 0; k < Width; ++k) out.values[k] = narrow<T>(activated(opened_lane<real>(out.values[k]), act).v);
     store(y + i, out);
   }
 };
@@ -161,7 +159,7 @@ struct activating_backward {
   }
 };
 
-/// The samples of one launch, and how their numbers are dropped.
+/// Samples, and how their numbers are dropped.
 template <class T>
 struct dropout_rule {
   using real = real_for<T>;
@@ -169,10 +167,10 @@ struct dropout_rule {
   std::uint32_t site;
   std::uint32_t threshold;  // of 24 bits
   real kept;
-  std::uint64_t samples[cuda_kernels::most_dropout_samples];
+  std::int64_t const* samples;  // their ids
 
   [[nodiscard]] __device__ __forceinline__ auto words(std::int64_t sample, std::int64_t block) const {
-    return random_block(key, site, samples[sample], static_cast<std::uint32_t>(block));
+    return random_block(key, site, static_cast<std::uint64_t>(samples[sample]), static_cast<std::uint32_t>(block));
   }
   [[nodiscard]] __device__ __forceinline__ T apply(T x, std::uint32_t word) const {
     return word >> 8 < threshold ? narrow<T>(real{0}) : narrow<T>(product(kept, opened_lane<real>(x).v));
@@ -223,7 +221,6 @@ struct dropping_part {
   static constexpr int width = 1;
   T* y;
   dropout_cut cut;
-  std::int64_t first_sample;     // of the rule's, among those of the cut
   std::int64_t tasks_of_matrix;  // enough wherever its first number lies in a block
   dropout_rule<T> rule;
   template <int Width>
@@ -236,7 +233,7 @@ struct dropping_part {
     auto const block = position / 4 + (i - matrix * tasks_of_matrix);
     auto const before = block * 4 - position;
     if (before >= cut.columns) return;
-    auto const words = rule.words(sample - first_sample, block);
+    auto const words = rule.words(sample, block);
     TRIREME_DEVICE_UNROLL
     for (int k = 0; k < 4; ++k) {
       if (before + k < 0 || before + k >= cut.columns) continue;

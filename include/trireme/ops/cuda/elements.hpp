@@ -147,8 +147,9 @@ struct cuda_elements {
   /// The same for blocks of rows: y[to: b, r, c] = x[from: b, r, c], converted. Blocks of y may not overlap those of x.
   /// Errors   assertion_error (light) if a block does not lie in its tensor.
   template <class T, class U>
-  requires(detail::cuda_float<T>&& detail::cuda_float<std::remove_const_t<U>>) static void copy_blocks(
-      view<T> y, block_places const& to, view<U> x, block_places const& from, block_extents const& extents) {
+  requires(detail::cuda_copies<T, std::remove_const_t<U>>) static void copy_blocks(view<T> y, block_places const& to,
+                                                                                   view<U> x, block_places const& from,
+                                                                                   block_extents const& extents) {
     detail::blocks_within("copy_blocks", y.size(), to, extents);
     detail::blocks_within("copy_blocks", x.size(), from, extents);
     queued("copy_blocks", cuda_kernels::copy_blocks(cuda::stream(), dtype_of<T>, raw(y), to,
@@ -212,44 +213,28 @@ struct cuda_elements {
            cuda_kernels::activate_backward(cuda::stream(), dtype_of<T>, raw(dx), raw(dy), raw(x), dx.size(), act));
   }
 
-  /// Applies dropout in place, as on<host> does; one kernel for each 256 samples.
+  /// Applies dropout in place, as on<host> does.
   template <detail::cuda_float T>
-  static void dropout(view<T> y, dropout_site const& site) {
+  static void dropout(view<T> y, dropout_site_in<cuda> const& site) {
     if (!site.active() || y.empty()) return;
-    auto const samples = static_cast<std::int64_t>(site.samples.size());
+    auto const samples = site.sample_count();
     auto const whole = site.whole > 0 ? site.whole : y.size();
     expects(assertion_level::light, whole % samples == 0 && site.first + y.size() <= whole, [&] {
       return text("trireme::ops::dropout: ", how_many(y.size(), "element"), " from ", site.first, " on, of ", whole,
                   agreeing(y.size(), ", does", ", do"), " not divide into ", how_many(samples, "sample"));
     });
-    auto const each = whole / samples;
-    for (std::int64_t at = 0; at < y.size();) {
-      auto const first = (site.first + at) / each;
-      auto const begin = (site.first + at) % each;
-      auto const n = std::min(cuda_kernels::most_dropout_samples * each - begin, y.size() - at);
-      auto const call = dropped<T>(site, first, (begin + n - 1) / each + 1);
-      queued("dropout", cuda_kernels::dropout(cuda::stream(), call, raw(y) + at, begin, n, each));
-      at += n;
-    }
+    queued("dropout",
+           cuda_kernels::dropout(cuda::stream(), dropped<T>(site), raw(y), site.first, y.size(), whole / samples));
   }
 
-  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does; one kernel for each 256
-  /// samples.
+  /// Dropout of a part of whole samples: of y (rows, fused, columns), as on<host> does.
   template <detail::cuda_float T>
-  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+  static void dropout_part(view<T> y, dropout_site_in<cuda> const& site, dropout_cut const& cut) {
     if (!site.active() || y.empty()) return;
     auto const each = cut.fused * cut.columns;
     auto const rows = y.size() / each;
     same("dropout_part", y.size(), rows * each);
-    for (std::int64_t row = 0; row < rows;) {
-      auto here = cut;
-      here.row = cut.row + row;
-      auto const first = here.row / cut.context;
-      auto const n = std::min((first + cuda_kernels::most_dropout_samples) * cut.context - here.row, rows - row);
-      auto const call = dropped<T>(site, first, (here.row + n - 1) / cut.context + 1 - first);
-      queued("dropout_part", cuda_kernels::dropout_part(cuda::stream(), call, raw(y) + row * each, n, here));
-      row += n;
-    }
+    queued("dropout_part", cuda_kernels::dropout_part(cuda::stream(), dropped<T>(site), raw(y), rows, cut));
   }
 
   /// The initial values of a range of a parameter that begins with its element `first`: made on the host, the same as
@@ -403,10 +388,9 @@ struct cuda_elements {
   }
   static void queued(char const* who, int code) { detail::expect_cuda(who, code); }
 
-  // `count` samples of the site, from number `first` on.
   template <class T>
-  static cuda_kernels::dropout_call dropped(dropout_site const& site, std::int64_t first, std::int64_t count) {
-    return {dtype_of<T>, site.probability, site.key, site.site, site.samples.data() + first, count};
+  static cuda_kernels::dropout_call dropped(dropout_site_in<cuda> const& site) {
+    return {dtype_of<T>, site.probability, site.key, site.site, raw(site.samples)};
   }
 
   template <class T, class U>

@@ -76,8 +76,7 @@ device::dropout_rule<T> rule_of(dropout_call const& call) {
   rule.site = call.site;
   rule.threshold = static_cast<std::uint32_t>(std::lround(call.probability * 0x1p24));
   rule.kept = static_cast<device::real_for<T>>(1 / (1 - call.probability));
-  for (int i = 0; i < most_dropout_samples; ++i)
-    rule.samples[i] = i < call.sample_count ? static_cast<std::uint64_t>(call.samples[i]) : 0;
+  rule.samples = call.samples;
   return rule;
 }
 
@@ -116,24 +115,27 @@ int copy_columns(handle stream, dtype to, void* y, std::int64_t y_row, dtype fro
 int copy_blocks(handle stream, dtype to_type, void* y, block_places const& to, dtype from_type, void const* x,
                 block_places const& from, block_extents const& extents) {
   if (extents.blocks == 0 || extents.rows == 0 || extents.columns == 0) return device::launch_succeeded;
-  return device::for_floats(to_type, [&]<class T>(T) {
-    return device::for_floats(from_type, [&]<class U>(U) {
-      constexpr int wide = device::pack_width<T, U>;
-      auto const in_packs = [](auto const* address, block_places const& at) {
-        auto const* const first = address + at.first;
-        using element = std::remove_cvref_t<decltype(*address)>;
-        return reinterpret_cast<std::uintptr_t>(first) % sizeof(device::pack<element, wide>) == 0 &&
-               at.block % wide == 0 && at.row % wide == 0;
-      };
-      auto const launch = [&]<int Together>(std::integral_constant<int, Together>) {
-        device::copying_blocks<T, U, Together> const work{
-            as<T>(y), as<U>(x), to, from, extents.rows, extents.columns / Together};
-        return device::launch_elements("copy_blocks", work, {}, extents.blocks * extents.rows * work.packs, stream);
-      };
-      if (extents.columns % wide == 0 && in_packs(as<T const>(y), to) && in_packs(as<U>(x), from))
-        return launch(std::integral_constant<int, wide>{});
-      return launch(std::integral_constant<int, 1>{});
-    });
+  auto const copy_as = [&]<class T, class U>(T, U) {
+    constexpr int wide = device::pack_width<T, U>;
+    auto const in_packs = [](auto const* address, block_places const& at) {
+      auto const* const first = address + at.first;
+      using element = std::remove_cvref_t<decltype(*address)>;
+      return reinterpret_cast<std::uintptr_t>(first) % sizeof(device::pack<element, wide>) == 0 &&
+             at.block % wide == 0 && at.row % wide == 0;
+    };
+    auto const launch = [&]<int Together>(std::integral_constant<int, Together>) {
+      device::copying_blocks<T, U, Together> const work{as<T>(y), as<U>(x),     to,
+                                                        from,     extents.rows, extents.columns / Together};
+      return device::launch_elements("copy_blocks", work, {}, extents.blocks * extents.rows * work.packs, stream);
+    };
+    if (extents.columns % wide == 0 && in_packs(as<T const>(y), to) && in_packs(as<U>(x), from))
+      return launch(std::integral_constant<int, wide>{});
+    return launch(std::integral_constant<int, 1>{});
+  };
+  if (to_type == from_type)
+    return for_bits(size_of(to_type), [&]<class Bits>(Bits bits) { return copy_as(bits, bits); });
+  return device::for_floats(to_type, [&]<class T>(T to_number) {
+    return device::for_floats(from_type, [&]<class U>(U from_number) { return copy_as(to_number, from_number); });
   });
 }
 int accumulate(handle stream, dtype to, void* y, dtype from, void const* x, std::int64_t n, double weight) {
@@ -175,7 +177,6 @@ int activate_backward(handle stream, dtype of, void* dx, void const* dy, void co
 }
 int dropout(handle stream, dropout_call const& call, void* y, std::int64_t begin, std::int64_t n, std::int64_t each) {
   if (n == 0) return device::launch_succeeded;
-  if (call.sample_count > most_dropout_samples) return device::launch_refused;
   return device::for_floats(call.of, [&]<class T>(T) {
     auto const launch = [&]<bool Packed>(std::bool_constant<Packed>) {
       using work_type = device::dropping<T, Packed>;
@@ -193,10 +194,9 @@ int dropout(handle stream, dropout_call const& call, void* y, std::int64_t begin
 }
 int dropout_part(handle stream, dropout_call const& call, void* y, std::int64_t rows, dropout_cut const& cut) {
   if (rows == 0 || cut.columns == 0) return device::launch_succeeded;
-  if (call.sample_count > most_dropout_samples) return device::launch_refused;
   return device::for_floats(call.of, [&]<class T>(T) {
     auto const tasks_of_matrix = (cut.columns + 3) / 4 + 1;
-    device::dropping_part<T> const work{as<T>(y), cut, cut.row / cut.context, tasks_of_matrix, rule_of<T>(call)};
+    device::dropping_part<T> const work{as<T>(y), cut, tasks_of_matrix, rule_of<T>(call)};
     return device::launch_elements("dropout_part", work, {}, rows * cut.fused * tasks_of_matrix, stream);
   });
 }

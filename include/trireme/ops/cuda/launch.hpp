@@ -33,21 +33,18 @@ using handle = void*;
 [[nodiscard]] int copy_blocks(handle stream, dtype to_type, void* y, block_places const& to, dtype from_type,
                               void const* x, block_places const& from, block_extents const& extents);
 
-/// The most samples of one launch of dropout.
-inline constexpr int most_dropout_samples = 256;
-/// Which numbers dropout drops: those of the site for these samples, at most most_dropout_samples.
+/// Which numbers dropout drops: those of the site for these samples, whose ids are in device memory.
 struct dropout_call {
   dtype of = dtype::f32;
   double probability = 0;
   random_key key{};
   std::uint32_t site = 0;
   std::int64_t const* samples = nullptr;
-  std::int64_t sample_count = 0;
 };
 /// Dropout of y, which has n numbers from number `begin` on of samples of `each` numbers.
 [[nodiscard]] int dropout(handle stream, dropout_call const& call, void* y, std::int64_t begin, std::int64_t n,
                           std::int64_t each);
-/// Dropout of y (rows, fused, columns) as the cut says; the call's samples are those from the cut's first row on.
+/// Dropout of y (rows, fused, columns) as the cut says.
 [[nodiscard]] int dropout_part(handle stream, dropout_call const& call, void* y, std::int64_t rows,
                                dropout_cut const& cut);
 

@@ -33,6 +33,27 @@ inline void product_provider(provider choice) noexcept {
 
 struct host_products;
 
+namespace detail {
+
+/// Forward products of weights that are kept in another form, such as integers: ops/host/integer_products.hpp has one.
+/// `copy` is the memory of that form; it is made from `values`, (n, k) if `transposed` and else (k, n), unless `valid`.
+class other_products {
+ public:
+  virtual ~other_products() = default;
+  virtual void multiply(store_rule<float> const& rule, float const* x, float const* values, growing_buffer& copy,
+                        bool valid, bool transposed, std::int64_t m, std::int64_t n, std::int64_t k) const = 0;
+  virtual void multiply(store_rule<bfloat16> const& rule, bfloat16 const* x, bfloat16 const* values,
+                        growing_buffer& copy, bool valid, bool transposed, std::int64_t m, std::int64_t n,
+                        std::int64_t k) const = 0;
+};
+/// Those of weights that this thread makes; nullptr: weights are multiplied as they are. They outlive the weights.
+[[nodiscard]] inline other_products const*& products_of_new_weights() noexcept {
+  thread_local other_products const* which = nullptr;
+  return which;
+}
+
+}  // namespace detail
+
 /// A weight matrix for products, with packed copies for the kernels: one for each of the two directions, made when
 /// first needed and again after refresh() with a new version of the values.
 ///
@@ -86,6 +107,7 @@ class weights<T, host> {
   orientation way_ = orientation::in_out;
   std::uint64_t version_ = std::numeric_limits<std::uint64_t>::max();
   bool passes_ = false;
+  detail::other_products const* others_ = detail::products_of_new_weights();
   packed_copy forward_;
   packed_copy backward_;
 };

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "trireme/ops/host/detail/product_eigen.hpp"
 #include "trireme/ops/host/detail/product_own.hpp"
 #include "trireme/ops/host/detail/product_tiles.hpp"
@@ -45,7 +47,13 @@ void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weig
                              typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m,
                              std::int64_t n, std::int64_t k) {
   detail::product_kernels const* chosen = nullptr;
-  if constexpr (detail::has_own_kernels<T>) chosen = detail::kernels<T>();
+  if constexpr (detail::has_own_kernels<T>) {
+    if (w.others_ != nullptr && &copy == &w.forward_) {
+      bool const valid = std::exchange(copy.valid, true) && !w.passes_;
+      return w.others_->multiply(rule, x, raw(w.view_), copy.buffer, valid, transposed, m, n, k);
+    }
+    chosen = detail::kernels<T>();
+  }
   bool valid = copy.valid && copy.kernels == chosen;
   copy.kernels = chosen;
   copy.valid = true;

@@ -25,16 +25,16 @@ struct phantom_attention : phantom_products<Space> {
 
   template <class T>
   static void attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                        arena<Space>& scratch, dropout_site const&, view<std::int32_t const> x = {}) {
-    note_kernel<Space>("attention", y, lse, qkv, x);
+                        arena<Space>& scratch, dropout_site_in<Space> const& drop, view<std::int32_t const> x = {}) {
+    note_kernel<Space>("attention", y, lse, qkv, x, drop.samples);
     check_attention("attention", shape, qkv.size(), y.size(), lse.size());
     attend<accumulate_t<T>>(shape, scratch, false, pairs(shape));
   }
   template <class T>
   static void attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                 attention_shape shape, arena<Space>& scratch, dropout_site const&,
+                                 attention_shape shape, arena<Space>& scratch, dropout_site_in<Space> const& drop,
                                  view<std::int32_t const> x = {}) {
-    note_kernel<Space>("attention_backward", dqkv, dy, y, lse, qkv, x);
+    note_kernel<Space>("attention_backward", dqkv, dy, y, lse, qkv, x, drop.samples);
     check_attention("attention_backward", shape, qkv.size(), y.size(), lse.size());
     same("attention_backward", dqkv.size(), qkv.size());
     same("attention_backward", dy.size(), y.size());
@@ -42,8 +42,9 @@ struct phantom_attention : phantom_products<Space> {
   }
   template <class T>
   static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
-                           attention_shape shape, attention_block at, arena<Space>& scratch, dropout_site const&) {
-    note_kernel<Space>("attend_block", y, lse, qkv, pairs);
+                           attention_shape shape, attention_block at, arena<Space>& scratch,
+                           dropout_site_in<Space> const& drop) {
+    note_kernel<Space>("attend_block", y, lse, qkv, pairs, drop.samples);
     check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
     same("attend_block", pairs.size(), 2 * y.size());
     attend_part<accumulate_t<T>>(shape, at, scratch, false);
@@ -52,8 +53,8 @@ struct phantom_attention : phantom_products<Space> {
   static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
                                     input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
                                     attention_shape shape, attention_block at, arena<Space>& scratch,
-                                    dropout_site const&) {
-    note_kernel<Space>("attend_block_backward", dqueries, dpairs, dy, y, lse, qkv, pairs);
+                                    dropout_site_in<Space> const& drop) {
+    note_kernel<Space>("attend_block_backward", dqueries, dpairs, dy, y, lse, qkv, pairs, drop.samples);
     check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
     same("attend_block_backward", pairs.size(), 2 * y.size());
     same("attend_block_backward", dqueries.size(), y.size());

@@ -21,7 +21,8 @@ namespace detail {
 
 template <class K, class V, class Space>
 concept attends_blocks = requires(typename V::y y, typename V::x x, typename V::sums s, attention_shape const& shape,
-                                  attention_block const& at, arena<Space>& scratch, dropout_site const& drop) {
+                                  attention_block const& at, arena<Space>& scratch,
+                                  dropout_site_in<Space> const& drop) {
   K::attend_block(s, s, y, x, shape, at, scratch, drop);
   K::attend_block_backward(s, s, y, x, s, x, x, shape, at, scratch, drop);
 };

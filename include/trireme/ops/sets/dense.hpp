@@ -55,7 +55,7 @@ concept multiplies = requires(typename V::y y, typename V::x x, typename V::grad
 };
 template <class K, class V, class Space>
 concept attends = requires(typename V::y y, typename V::x x, typename V::sums s, attention_shape const& shape,
-                           arena<Space>& scratch, dropout_site const& drop, typename V::tokens seen) {
+                           arena<Space>& scratch, dropout_site_in<Space> const& drop, typename V::tokens seen) {
   K::attention(y, s, x, shape, scratch, drop, seen);
   K::attention_backward(y, x, x, s, x, shape, scratch, drop, seen);
 };
@@ -74,9 +74,9 @@ concept embeds = requires(typename V::y y, typename V::x x, typename V::gradient
   K::embed_segments(y, tokens, std::int32_t{}, x);
   K::embed_segments_backward(g, y, tokens, std::int32_t{});
 };
-template <class K, class V>
-concept activates = requires(typename V::y y, typename V::x x, dropout_site const& drop, dropout_cut const& cut,
-                             block_places const& at, block_extents const& extents) {
+template <class K, class V, class Space>
+concept activates = requires(typename V::y y, typename V::x x, dropout_site_in<Space> const& drop,
+                             dropout_cut const& cut, block_places const& at, block_extents const& extents) {
   K::activate(y, x, activation::gelu);
   K::activate_backward(y, x, x, activation::gelu);
   K::elementwise_product(y, x, x);
@@ -94,7 +94,7 @@ concept scores = requires(typename V::y y, typename V::x x, typename V::tokens t
 };
 template <class K, class V, class Space>
 concept computes_layers = multiplies<K, V, Space> && attends<K, V, Space> && normalises<K, V> && embeds<K, V> &&
-    activates<K, V> && scores<K, V, Space>;
+    activates<K, V, Space> && scores<K, V, Space>;
 
 }  // namespace detail
 

@@ -9,6 +9,8 @@ namespace trireme::ops {
 // The set of updates of whole tensors, in a struct whole_tensors_on<Space> of its own; each optimizer needs its own
 // kernels only. Documented in ops/whole_tensors.hpp.
 //
+// Of on<Space> also copy_blocks, for tensors that lie side by side in a parameter.
+//
 //   lamb(value, first, second, gradient, lamb_numbers)
 //   adafactor(value, direction, column_sums, row_means, column_means, second, first, gradient, adafactor_numbers)
 //   muon_momentum(velocity, direction, gradient, momentum, scale, nesterov)     muon_normalise(x)
@@ -21,6 +23,10 @@ struct whole_tensor_views {
   using value = tensor_view<typename Env::master, Space>;
   using gradient = tensor_view<typename Env::gradient const, Space>;
   using sums = tensor_view<double, Space>;
+};
+template <class K, class V>
+concept takes_tensors_out = requires(typename V::value value, block_places const& at, block_extents const& extents) {
+  K::copy_blocks(value, at, value, at, extents);
 };
 template <class K, class V>
 concept updates_lamb = requires(typename V::value value, typename V::gradient gradient, lamb_numbers const& numbers) {
@@ -43,12 +49,14 @@ concept updates_muon = requires(typename V::value value, typename V::gradient gr
 
 /// Whether a memory space has the kernel of optim::lamb.
 template <class Space, class Env>
-concept lamb_kernels =
-    complete_kernels<Space> || detail::updates_lamb<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>;
+concept lamb_kernels = complete_kernels<Space> ||
+    (detail::takes_tensors_out<on<Space>, detail::whole_tensor_views<Space, Env>>&&
+         detail::updates_lamb<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>);
 /// Whether a memory space has the kernel of optim::adafactor.
 template <class Space, class Env>
 concept adafactor_kernels = complete_kernels<Space> ||
-    detail::updates_adafactor<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>;
+    (detail::takes_tensors_out<on<Space>, detail::whole_tensor_views<Space, Env>>&&
+         detail::updates_adafactor<whole_tensors_on<Space>, detail::whole_tensor_views<Space, Env>>);
 /// Whether a memory space has the kernels of optim::muon: its own, products, and adamw for the other parameters.
 template <class Space, class Env>
 concept muon_kernels = complete_kernels<Space> ||

@@ -82,5 +82,8 @@ struct transport_of<Env, Comm, Strategy, compression::one_of<Compressors...>> {
 template <class... Compressors, class Env, class Comm>
 inline constexpr bool is_given_once<compression::one_of<Compressors...>, Env, Comm> =
     (is_given_once<Compressors, Env, Comm> || ...);
+template <class... Compressors, class Env, class Comm>
+inline constexpr bool takes_whole_tensors<compression::one_of<Compressors...>, Env, Comm> =
+    (takes_whole_tensors<Compressors, Env, Comm> || ...);
 
 }  // namespace trireme::parallel::detail

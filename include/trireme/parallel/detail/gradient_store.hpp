@@ -243,6 +243,9 @@ class gradient_store {
   using view = typename gradients::view;
   static constexpr bool sharded = gradients::sharded;
   static constexpr bool has_tree = sums_in_tree<wire>;
+  static_assert(!sharded || !is_given_once<Compressor, Env, Comm>,
+                "trireme::exchange: this compressor needs each gradient once a step, "
+                "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
   /// @param direct  the reader computes the sums: nothing is sent.
   gradient_store(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
@@ -274,21 +277,26 @@ class gradient_store {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  /// Starts a step.
-  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
-  /// @param places  the ones that it runs, ascending; the others add nothing. Its first one is at `first`.
+  /// Counts the seconds of f(start) as exposed: nothing else happens in them.
+  template <class F>
+  void exposed(F&& f) {
+    auto const start = now();
+    f(start);
+    times_.exposed += now() - start;
+  }
+
+  /// Starts a step, whose micro-batches are the terms of this rank's part of the tree: those that it does not run add
+  /// nothing.
   /// @param rounds  the most micro-batches that any rank runs: the number of reports of a lane.
-  /// @param scale   the factor that this step's gradients carry.
-  /// @param step    its number in the run.
+  /// @param number  of the step in the run.
   /// @param keep    resident gradients are not cleared.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
-             double scale = 1, std::int64_t step = 0, bool keep = false) {
-    step_ = step;
-    scale_ = scale;
-    leaves_ = leaves;
+  void begin(exchange_step const& step, std::int64_t rounds, std::int64_t number, bool keep) {
+    step_ = number;
+    scale_ = step.scale;
+    leaves_ = step.micro_batches;
     rounds_ = rounds;
     places_.clear();
-    for (auto const place : places) places_.push_back(place - first);
+    for (auto const place : step.places) places_.push_back(place - step.first);
     for (auto& it : gradients_.all()) {
       it.missing = it.reports;
       it.rounds = 0;

@@ -258,6 +258,9 @@ inline constexpr bool is_given_once = [] {
     return has_commit<compressor_state<Compressor, Env>>;
   }
 }();
+/// Whether a compressor treats each tensor of a bucket as it is, and not any stretch of it.
+template <class Compressor, class Env, class Comm>
+inline constexpr bool takes_whole_tensors = has_collective_state<Compressor, Env, Comm>;
 /// Whether a transport has state between steps that must be saved.
 template <class Transport>
 concept keeps_state = requires(Transport& wire) {

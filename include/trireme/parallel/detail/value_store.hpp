@@ -78,7 +78,7 @@ class value_store {
   /// The master values of a piece that this rank updates.
   [[nodiscard]] master_view master(int bucket, piece const& of) const {
     if constexpr (keeps_master) {
-      return at(bucket).master.view().flat(of.in_bucket - own_.owned(bucket).first, of.count);
+      return own_.in_slice(at(bucket).master.view(), bucket, of);
     } else {
       return kept(bucket, of);
     }

@@ -7,6 +7,7 @@
 
 #include "trireme/contract/model.hpp"
 #include "trireme/core/arena.hpp"
+#include "trireme/train/detail/batch_upload.hpp"
 
 namespace trireme::detail {
 
@@ -16,7 +17,8 @@ struct micro_batch_state {
   using view = tensor_view<typename Env::compute, typename Env::space>;
   arena<typename Env::space> activations;
   samples_in<typename Env::space> batch;
-  view out;       // of the chunk, forward
+  typename batch_upload<typename Env::space>::landing* landed = nullptr;  // where it is
+  view out;                                                               // of the chunk, forward
   view returned;  // its gradient, if the next part is on this rank
 };
 

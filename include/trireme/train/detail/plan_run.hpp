@@ -35,7 +35,7 @@ class paper_samples {
   paper_samples(sample_form const& form, std::int64_t most) : form_(form), ids_(static_cast<std::size_t>(most)) {}
   [[nodiscard]] samples take(std::int64_t count) const {
     return {view(form_.input_type, form_.inputs, count), view(form_.target_type, form_.targets, count),
-            std::span<std::int64_t const>(ids_).first(static_cast<std::size_t>(count))};
+            std::span<std::int64_t const>(ids_).first(static_cast<std::size_t>(count)), 1};
   }
 
  private:
@@ -69,7 +69,7 @@ class paper_units {
   [[nodiscard]] std::vector<shape> outputs(samples const& batch) {
     samples_in<phantom> const here{{batch.inputs.address, batch.inputs.type, batch.inputs.extents},
                                    {batch.targets.address, batch.targets.type, batch.targets.extents},
-                                   batch.ids};
+                                   {batch.ids.data(), {batch.count()}}};
     arena<phantom> activations, scratch;
     pass<Env> pass{.activations = activations,
                    .scratch = scratch,
@@ -126,6 +126,7 @@ class paper_training {
         run_(model, world_, parallel, typename env::precision{precision}, compression, optimizer) {
     counts_->rank = own.rank;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
+    if constexpr (has_staging<typename space_of<Like>::type>) placed_.engine().stage_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
       auto const kind = static_cast<std::size_t>(step.kind);
       flops_[kind] += begins ? -ops::on<phantom>::flops() : ops::on<phantom>::flops();

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -8,19 +10,30 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
 #include "trireme/core/plural.hpp"
+#include "trireme/core/sha256.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/data/model_files.hpp"
+#include "trireme/data/sampler.hpp"
 #include "trireme/parallel/same_on_all_ranks.hpp"
 
 namespace trireme::detail {
 
 // Checks of a run's arguments; each throws config_error.
 
-/// The number and form of a dataset's samples, and what else sets their order.
+/// The number and form of a dataset's samples, what else sets their order, and the files that a model needs with it.
 template <class Data, class Locality>
 [[nodiscard]] std::string form_of(Data const& data, Locality const& locality) {
+  std::string files;
+  for (auto const& each : data::model_files_of(data)) {
+    sha256 hash;
+    hash.update(std::as_bytes(std::span(each.content)));
+    files += text(", with a ", each.name, " of the SHA-256 ", hash.hexadecimal().substr(0, 12), "...");
+  }
+  auto const epoch = data::detail::epoch_size(data);
   return text(how_many(data.size(), "sample"), " of ", name_of(data.input_type()), " ",
               to_string(shape(data.input_shape())), " and ", name_of(data.target_type()), " ",
-              to_string(shape(data.target_shape())), locality ? text(" in ", to_string(*locality)) : "");
+              to_string(shape(data.target_shape())), locality ? text(" in ", to_string(*locality)) : "",
+              epoch != data.size() ? text(", in epochs of ", epoch) : "", files);
 }
 
 /// An epoch that has begun must be continued with the same dataset.

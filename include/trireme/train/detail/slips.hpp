@@ -123,10 +123,13 @@ struct refused_exchange {
   void abandon() noexcept {}
   void sit_out() {}
   void sit_out_forward() {}
+  bool pass_step() { return false; }
   exchange_result finish(auto&&...) { return {}; }
   exchange_result count(auto&&) { return {}; }
   std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
   bool updates_due() const noexcept { return false; }
+  std::int64_t learner() const noexcept { return -1; }
+  std::int64_t learners() const noexcept { return 1; }
   std::span<parallel::owned_segment<environment<precision::fp32>> const> segments() const { return {}; }
   void publish() {}
   exchange_result step(auto&&, std::int64_t = 0) { return {}; }

@@ -52,17 +52,16 @@ template <class Comm>
 }
 
 /// Collective over the world of all ranks. Calls f(name, extents, values) with the whole master value of each tensor of
-/// the model, on every rank in the same order, however it is distributed. Where replicas differ, the first replica's
-/// values are used.
+/// the model, on every rank in the same order, however it is distributed. Where ranks take steps apart, the first
+/// learner's values are used.
 /// @tparam T  the type to which the values are rounded.
 template <class T = float, class Exchange, class F>
 void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   auto& world = exchange.everyone();
   auto const& plan = exchange.plan();
   std::map<std::string, std::vector<std::pair<int, parallel::bucket_plan::tensor_range>>>
-      here;  // the pieces that this rank owns
-  bool const is_owner =
-      !Exchange::replicas_differ || exchange.world().rank() == 0;  // else only the first replica contributes
+      here;                                       // the pieces that this rank owns
+  bool const is_owner = exchange.learner() <= 0;  // only the first learner contributes
   auto const buckets = is_owner ? static_cast<int>(plan.buckets().size()) : 0;
   exchange.own().for_each_range_of(state_scope::owned, buckets, [&](int bucket, auto const& range) {
     here[plan.at(range.entry).info.name].emplace_back(bucket, range);
@@ -89,7 +88,7 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
 template <class T>
 void upload_parts(std::span<state_shard const> shards, std::string const& name, std::span<T const> whole) {
   for (auto const& each : shards) {
-    if (each.name != name) continue;
+    if ((each.learner < 0 ? each.name : name_without_rank(each.name)) != name) continue;
     std::vector<T> part(static_cast<std::size_t>(each.size()));
     for_each_run(each.box, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
       std::copy_n(whole.begin() + in_whole, n, part.begin() + (in_part - each.first));
