@@ -7,7 +7,8 @@ if(TARGET trireme::nccl)
   # The kernels apart, because the tests of sanitizers bring them compiled otherwise.
   add_library(trireme_cuda_stand_in OBJECT EXCLUDE_FROM_ALL
     ${sources} ${PROJECT_SOURCE_DIR}/tests/comm/stand_in/cuda_and_nccl.cpp)
-  add_library(trireme_simulated_cuda OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/simt/cuda/kernels.cpp)
+  add_library(trireme_simulated_cuda OBJECT EXCLUDE_FROM_ALL
+    ${PROJECT_SOURCE_DIR}/tests/simt/cuda/attention_kernels.cpp ${PROJECT_SOURCE_DIR}/tests/simt/cuda/kernels.cpp)
   get_target_property(nccl_include NCCL::nccl INTERFACE_INCLUDE_DIRECTORIES)
   foreach(library IN ITEMS trireme_cuda_stand_in trireme_simulated_cuda)
     target_include_directories(${library} SYSTEM PUBLIC ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})

@@ -34,7 +34,7 @@ if(TARGET trireme::cuda)
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*_test.cpp)
     set(trainings ${sources})
-    list(FILTER sources EXCLUDE REGEX "/(compressed|gpt|memory|models|streams|training|vision)_test\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/(compressed|gpt|memory|models|nccl|streams|training|vision)_test\\.cpp$")
     list(REMOVE_ITEM trainings ${sources})
     add_library(simt_kernel_tests OBJECT EXCLUDE_FROM_ALL ${sources})
     add_library(simt_trainings OBJECT EXCLUDE_FROM_ALL ${trainings})
@@ -57,6 +57,11 @@ if(TARGET trireme::cuda)
       trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS ${processors}
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
     endforeach()
+    # Trainings by command: train_gpt/device_test.py starts the program of scripts/train --device simt.
+    if(TARGET train_gpt_simt AND TEST train_gpt.device_py)
+      set_target_properties(train_gpt_simt PROPERTIES EXCLUDE_FROM_ALL FALSE)
+      set_property(TEST train_gpt.device_py APPEND PROPERTY LABELS simt)
+    endif()
     # Trainings once more in orders that streams and threads allow besides that of the other tests.
     foreach(order IN ITEMS 1 2 4)
       trireme_add_test(simt.training.order${order} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 3
@@ -65,15 +70,19 @@ if(TARGET trireme::cuda)
     endforeach()
     # The tests of single kernels once more with kernels that are compiled for the sanitizers, which know the
     # simulator's threads: they find races, and reads and writes past an end. The tests themselves and the stand-in have
-    # one thread, and are the objects of simt.cuda. Kernels of attention take ten minutes, and are left to be run by
-    # hand.
+    # one thread, and are the objects of simt.cuda. Kernels of attention take ten minutes: simt.attention.SANITIZER has
+    # them, and is left to be built and run by hand.
     if(TRIREME_SANITIZED_TESTS)
       foreach(sanitizer IN ITEMS thread address)
         add_executable(simt.cuda.${sanitizer} simt/cuda/kernels.cpp)
-        target_compile_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
-        target_link_options(simt.cuda.${sanitizer} PRIVATE ${sanitizer_flags_${sanitizer}})
-        target_link_libraries(simt.cuda.${sanitizer} PRIVATE
-          simt_kernel_tests $<TARGET_OBJECTS:trireme_cuda_stand_in>)
+        target_compile_definitions(simt.cuda.${sanitizer} PRIVATE SIMT_WITHOUT_ATTENTION)
+        add_executable(simt.attention.${sanitizer} EXCLUDE_FROM_ALL
+                       simt/cuda/kernels.cpp simt/cuda/attention_kernels.cpp)
+        foreach(target IN ITEMS simt.cuda.${sanitizer} simt.attention.${sanitizer})
+          target_compile_options(${target} PRIVATE ${sanitizer_flags_${sanitizer}})
+          target_link_options(${target} PRIVATE ${sanitizer_flags_${sanitizer}})
+          target_link_libraries(${target} PRIVATE simt_kernel_tests $<TARGET_OBJECTS:trireme_cuda_stand_in>)
+        endforeach()
         # Without the frames kept after a return: before GCC 12.4 they are aligned to 32 bytes, and AVX-512 wants 64.
         trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 600 TAKES 90 LABELS simt PROPERTIES PROCESSORS 2
                          COMMAND ${CMAKE_COMMAND} -E env ASAN_OPTIONS=detect_stack_use_after_return=0

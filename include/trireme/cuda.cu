@@ -4,6 +4,9 @@
 // a program that includes trireme/comm/cuda.hpp or trireme/ops/cuda.hpp; the CMake target trireme::cuda does all of it.
 #include "trireme/comm/cuda_kernels.cu"
 #include "trireme/ops/cuda/attention.cu"
+#include "trireme/ops/cuda/attention_backward.cu"
+#include "trireme/ops/cuda/attention_tiles.cu"
+#include "trireme/ops/cuda/attention_tiles_backward.cu"
 #include "trireme/ops/cuda/kernels.cu"
 #include "trireme/ops/cuda/products.cu"
 #ifndef TRIREME_SIMT  // whose tests have an answer of their own

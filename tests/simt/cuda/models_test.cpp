@@ -9,10 +9,21 @@ namespace {
 
 optim::sgd const moving{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0};
 
+/// A mesh of one type, so that trainers are compiled once.
+auto mesh_of(int data, int stages, int tensor) {
+  return parallel::mesh{parallel::zero<1>{.ways = data}, parallel::any_pipeline{.schedule = "1f1b", .stages = stages},
+                        parallel::tensor{.ways = tensor}};
+}
 template <class Model>
 void compare(std::string const& what, Model const& model, ordered_words const& words) {
-  expect_the_hosts_training(what, 1, model, moving, parallel::data{}, precision::fp32{}, words, 1e-5);
-  expect_the_hosts_training(what, 2, model, moving, parallel::data{}, precision::fp32{}, words, 1e-5);
+  auto const under = [&](std::string const& strategy, int ranks, auto const& mesh, std::int64_t micro_batches = 0) {
+    expect_the_hosts_training(what + strategy, ranks, model, moving, mesh, precision::fp32{}, words, 1e-5,
+                              {.micro_batches = micro_batches});
+  };
+  under("", 1, mesh_of(1, 1, 1));
+  under(", zero<1>", 2, mesh_of(2, 1, 1));
+  under(", pipeline", 2, mesh_of(1, 2, 1), 2);
+  under(", tensor", 2, mesh_of(1, 1, 2));
 }
 
 }  // namespace
@@ -25,7 +36,8 @@ TEST_CASE("a LLaMA in CUDA memory", "[models]") {
   windowed.head_norms = true;
   windowed.tied = true;
   windowed.checkpointed = true;
-  compare("llama with a window and norms of heads", windowed, {model.context, model.vocabulary});
+  expect_the_hosts_training("llama with a window and norms of heads", 2, windowed, moving, mesh_of(2, 1, 1),
+                            precision::fp32{}, ordered_words{model.context, model.vocabulary}, 1e-5);
 }
 TEST_CASE("a BERT in CUDA memory", "[models]") {
   nn::bert const model{.vocabulary = 37,
@@ -37,6 +49,8 @@ TEST_CASE("a BERT in CUDA memory", "[models]") {
                        .padding = 0,
                        .separator = 3};
   compare("bert", model, {model.context, model.vocabulary});
+  expect_the_hosts_training("bert in bf16", 1, model, moving, parallel::data{}, precision::bf16{},
+                            ordered_words{model.context, model.vocabulary}, 2e-2);
 }
 TEST_CASE("a DeepSeek in CUDA memory", "[models]") {
   nn::deepseek model{.vocabulary = 41,

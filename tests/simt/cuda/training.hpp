@@ -73,23 +73,28 @@ struct settings {
   std::int64_t micro_batches = 0;
 };
 
+/// A rank's part of a training; rank 0 writes its outcome.
+template <class World, class Model, class Optimizer, class Parallel, class Precision, class Data>
+void train_in(World& world, outcome& out, Model const& model, Optimizer const& optimizer, Parallel const& parallel,
+              Precision const& precision, Data const& data, settings const& how) {
+  auto trainer = make_trainer(model, optimizer, world, parallel, precision);
+  trainer.initialise(5);
+  trainer.on_step([&](step_report const& done) {
+    if (world.rank() == 0) out.losses.push_back(done.loss);
+  });
+  trainer.fit(data, {.steps = how.steps, .batch = how.batch, .micro_batches = how.micro_batches});
+  trainer.change_parameters([&](std::string const&, shape const&, std::span<float> values) {
+    if (world.rank() == 0) out.weights.insert(out.weights.end(), values.begin(), values.end());
+  });
+}
+
 template <class Space, class Model, class Optimizer, class Parallel, class Precision, class Data>
 outcome train(int ranks, Model const& model, Optimizer const& optimizer, Parallel const& parallel,
               Precision const& precision, Data const& data, settings const& how) {
   watchdog const guard("a training of a model in CUDA memory", std::chrono::seconds(280));
   outcome out;
   launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(120)}, [&](auto& threads) {
-    auto const in = [&](auto& world) {
-      auto trainer = make_trainer(model, optimizer, world, parallel, precision);
-      trainer.initialise(5);
-      trainer.on_step([&](step_report const& done) {
-        if (world.rank() == 0) out.losses.push_back(done.loss);
-      });
-      trainer.fit(data, {.steps = how.steps, .batch = how.batch, .micro_batches = how.micro_batches});
-      trainer.change_parameters([&](std::string const&, shape const&, std::span<float> values) {
-        if (world.rank() == 0) out.weights.insert(out.weights.end(), values.begin(), values.end());
-      });
-    };
+    auto const in = [&](auto& world) { train_in(world, out, model, optimizer, parallel, precision, data, how); };
     if constexpr (std::is_same_v<Space, host>) {
       in(threads);
     } else {

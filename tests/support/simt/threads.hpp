@@ -71,7 +71,7 @@ void AnnotateIgnoreWritesEnd(char const* file, int line);
 //   thread    each fibre is one of the sanitizer's own fibres: races in shared and in global memory, between threads,
 //             blocks and the kernels of different ranks. Barriers and sync_warp order memory; shuffles do not.
 //   address   reads and writes past the end of a tensor and of a shared array (and, by the undefined behaviour
-//             sanitizer, vectors at addresses that are not aligned for them). The last line names the thread.
+//             sanitizer, vectors at addresses that are not aligned for them). A line names the thread.
 //
 // The order in which threads and blocks run is drawn from a seed (set_seed, or the number of simt::order()). A launch
 // returns when the kernel is done, unless it names a stream and there is a stand-in for streams (queue_on), which runs
@@ -663,11 +663,19 @@ inline void (*queue_on)(void* stream, std::function<void()> kernel) = nullptr;
 /// The order in which threads and blocks of this thread's kernels run from now on.
 inline void set_seed(std::uint64_t seed) { here().set_seed(seed); }
 
-/// Which thread of which kernel was running: the last that the address and undefined behaviour sanitizers say.
+/// Which thread of which kernel was running: the last that the address sanitizer says.
 SIMT_PLAIN inline void device::report() {
   auto const who = here().running();
   if (!who.empty()) std::fprintf(stderr, "simt: %s\n", who.c_str());
 }
+
+#if defined(SIMT_ADDRESS_SANITIZER)
+/// The undefined behaviour sanitizer calls this before it says something.
+extern "C" __attribute__((weak, used)) SIMT_PLAIN void __ubsan_on_report() {
+  auto const who = here().running();
+  if (!who.empty()) std::fprintf(stderr, "simt: %s\n", who.c_str());
+}
+#endif
 
 template <class T, int Number = 0>
 [[nodiscard]] T& shared() {

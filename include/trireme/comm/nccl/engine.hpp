@@ -275,8 +275,13 @@ class nccl_issue {
   return now - op.since > op.deadline;
 }
 [[nodiscard]] inline std::string late_sentence(nccl_operation const& op, std::chrono::milliseconds deadline) {
+  // All messages of a rank are on one stream, in order, and a pipeline's receives are posted before its sends.
+  auto const* const hint = op.what.kind != collective::exchange
+                               ? ""
+                               : " (parallel::pipeline does not run over comm::nccl: use comm::threads with "
+                                 "comm::in_space<cuda>)";
   return text(describe(op), " waited ", to_string(deadline),
-              " and is not done; find out why the other ranks are late, or raise comm::nccl{.deadline}");
+              " and is not done; find out why the other ranks are late, or raise comm::nccl{.deadline}", hint);
 }
 
 /// Fails the launch if `op` has waited longer than its communicator's deadline.

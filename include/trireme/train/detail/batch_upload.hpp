@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "trireme/contract/model.hpp"
@@ -27,7 +28,8 @@ struct landed_batch {
   void const* source = nullptr;  ///< of that batch
   bool in_use = false;
   bool reads_source = false;  ///< until the copy is known to be done
-  event copied{}, computed{};
+  bool reads_older = false;   ///< until the copies before it are
+  event copied{}, older{}, computed{};
 };
 
 /// Brings batches to memory that kernels can read. Those in staging memory are copied on a queue of their own, one
@@ -80,6 +82,8 @@ class batch_upload {
   /// Returns when no copy reads the memory of a batch any more; without `all`, but for the one that was copied ahead.
   void finish(bool all) {
     for (auto const& each : all_) {
+      if (each->reads_older) queue_.finish(each->older);
+      each->reads_older = false;
       if (!each->reads_source || (!all && each->filling != 0)) continue;
       queue_.finish(each->copied);
       each->reads_source = false;
@@ -137,7 +141,10 @@ class batch_upload {
   bool send(samples const& batch, [[maybe_unused]] landing& at) {
     if (!stages_ || batch.filling == 0) return false;
     if constexpr (has_staging<Space>) {
-      if (at.reads_source) queue_.finish(at.copied);  // of an older copy: the event is about to mean this one
+      if (at.reads_source) {  // by an older copy, whose event is kept; copies end in their order
+        std::swap(at.copied, at.older);
+        at.reads_older = true;
+      }
       queue_.follow(at.computed);
       auto const copy = [&](void const* to, void const* from, std::size_t bytes) {
         if (bytes > 0) queue_.copy(const_cast<void*>(to), from, bytes);
