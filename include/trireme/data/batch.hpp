@@ -91,7 +91,7 @@ class batch_buffer {
         targets_(allocated<std::byte>(samples * bytes_of(data.target_type(), data.target_shape()), memory)),
         ids_(allocated<std::int64_t>(samples, memory)),
         is_staging_(memory.allocate != nullptr) {
-    std::ranges::fill(ids_.span(), 0);
+    for (auto& id : ids_.span()) id = 0;
     views_.reserve(static_cast<std::size_t>(parts));
     parts_.reserve(static_cast<std::size_t>(parts));
   }
@@ -128,8 +128,7 @@ class batch_buffer {
   /// The same samples without reading them: all of their values are 0.
   template <dataset Dataset>
   [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {
-    std::ranges::fill(inputs_.span(), std::byte{});
-    std::ranges::fill(targets_.span(), std::byte{});
+    for (auto const& values : {inputs_.span(), targets_.span()}) std::fill(values.begin(), values.end(), std::byte{});
     return whole(data, count);
   }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 #include <type_traits>
+#include <variant>
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"

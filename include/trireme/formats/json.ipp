@@ -9,7 +9,6 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "trireme/core/plural.hpp"
@@ -189,7 +188,45 @@ class printer {
 
 }  // namespace detail
 
-TRIREME_BODY value::value(json::object members) : data_(std::move(members)) {}
+TRIREME_BODY value::value(json::array elements) : array_(std::move(elements)), kind_(kind::elements) {}
+TRIREME_BODY value::value(json::object members) : object_(std::move(members)), kind_(kind::members) {}
+TRIREME_BODY value::value(value const& other) : source_(other.source_), offset_(other.offset_) { fill(other); }
+TRIREME_BODY value::value(value&& other) noexcept : source_(std::move(other.source_)), offset_(other.offset_) {
+  take(other);
+}
+TRIREME_BODY value& value::operator=(value const& other) { return *this = value(other); }
+TRIREME_BODY value& value::operator=(value&& other) noexcept {
+  value moved(std::move(other));  // first: it may be an element of this one
+  clear();
+  take(moved);
+  source_ = std::move(moved.source_);
+  offset_ = moved.offset_;
+  return *this;
+}
+TRIREME_BODY value::~value() { clear(); }
+TRIREME_BODY void value::clear() noexcept {
+  if (kind_ == kind::string) std::destroy_at(&string_);
+  if (kind_ == kind::elements) std::destroy_at(&array_);
+  if (kind_ == kind::members) std::destroy_at(&object_);
+  kind_ = kind::null;
+}
+TRIREME_BODY void value::fill(value const& from) {
+  if (from.kind_ == kind::boolean) boolean_ = from.boolean_;
+  if (from.kind_ == kind::small) small_ = from.small_;
+  if (from.kind_ == kind::large) large_ = from.large_;
+  if (from.kind_ == kind::real) real_ = from.real_;
+  if (from.kind_ == kind::string) std::construct_at(&string_, from.string_);
+  if (from.kind_ == kind::elements) std::construct_at(&array_, from.array_);
+  if (from.kind_ == kind::members) std::construct_at(&object_, from.object_);
+  kind_ = from.kind_;
+}
+TRIREME_BODY void value::take(value& from) noexcept {
+  if (from.kind_ < kind::string) return fill(from);
+  if (from.kind_ == kind::string) std::construct_at(&string_, std::move(from.string_));
+  if (from.kind_ == kind::elements) std::construct_at(&array_, std::move(from.array_));
+  if (from.kind_ == kind::members) std::construct_at(&object_, std::move(from.object_));
+  kind_ = from.kind_;
+}
 TRIREME_BODY value value::make(std::initializer_list<member> members) { return json::object(members); }
 TRIREME_BODY value const* value::find(std::string_view key) const {
   auto const& members = as_object();
@@ -202,17 +239,39 @@ TRIREME_BODY value const& value::at(std::string_view key) const {
   return *found;
 }
 TRIREME_BODY value& value::set(std::string key, value to) {
-  if (is_null()) data_ = json::object{};
+  if (is_null()) std::construct_at(&object_), kind_ = kind::members;
   if (auto const* old = find(key))
     return const_cast<value&>(*old) = std::move(to);  // `found` belongs to this object, which is not const
-  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
+  return object_.emplace_back(member{std::move(key), std::move(to)}).content;
 }
 TRIREME_BODY value& value::push_back(value element) {
-  if (is_null()) data_ = json::array{};
+  if (is_null()) std::construct_at(&array_), kind_ = kind::elements;
   static_cast<void>(as_array());
-  return std::get<json::array>(data_).emplace_back(std::move(element));
+  return array_.emplace_back(std::move(element));
 }
-TRIREME_BODY bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+TRIREME_BODY bool operator==(value const& a, value const& b) {
+  using kind = value::kind;
+  if (a.kind_ != b.kind_) return false;
+  switch (a.kind_) {
+    case kind::null:
+      return true;
+    case kind::boolean:
+      return a.boolean_ == b.boolean_;
+    case kind::small:
+      return a.small_ == b.small_;
+    case kind::large:
+      return a.large_ == b.large_;
+    case kind::real:
+      return a.real_ == b.real_;
+    case kind::string:
+      return a.string_ == b.string_;
+    case kind::elements:
+      return a.array_ == b.array_;
+    case kind::members:
+      return a.object_ == b.object_;
+  }
+  return false;
+}
 
 TRIREME_BODY value parse(std::string_view text, std::string_view path, limits const& most) {
   return detail::tree_builder(text, path, most).build();

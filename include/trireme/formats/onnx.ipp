@@ -4,6 +4,7 @@
 #include <bit>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"

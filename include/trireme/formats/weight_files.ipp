@@ -21,7 +21,7 @@ TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view tex
     }
     all.push_back({name, plain});
   }
-  std::ranges::stable_sort(all, {}, &indexed_tensor::file);
+  std::stable_sort(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.file < b.file; });
   std::size_t count = 0;
   for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
   if (count > most_weight_files) {
@@ -63,7 +63,7 @@ TRIREME_BODY weight_files::weight_files(std::string directory, file_system& file
       throw io_error(directory_, text("there is neither ", weight_file, " nor ", weight_index_file, " in it"));
     add_indexed(*index, files);
   }
-  std::ranges::sort(tensors_, {}, [](tensor const& each) -> std::string_view { return each.what->name; });
+  std::sort(tensors_.begin(), tensors_.end(), [](auto const& a, auto const& b) { return a.what->name < b.what->name; });
 }
 
 TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_system& files) {
@@ -89,8 +89,8 @@ TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_syste
 }
 
 TRIREME_BODY weight_files::tensor const* weight_files::find(std::string_view name) const noexcept {
-  auto const at = std::ranges::lower_bound(tensors_, name, {},
-                                           [](tensor const& each) -> std::string_view { return each.what->name; });
+  auto const at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                   [](tensor const& each, std::string_view key) { return each.what->name < key; });
   return at == tensors_.end() || at->what->name != name ? nullptr : &*at;
 }
 

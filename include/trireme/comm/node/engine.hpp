@@ -344,7 +344,7 @@ class node_engine final : public collective_engine {
     auto const count = static_cast<int>(chosen.size());
     auto* const own = group_.launch->make_board(count);
     auto const places = collect(kind, own == nullptr ? std::uint64_t{0} : group_.launch->offset(own));
-    if (std::ranges::find(places, std::uint64_t{0}) != places.end()) {
+    if (std::find(places.begin(), places.end(), std::uint64_t{0}) != places.end()) {
       if (own != nullptr) group_.launch->backend->deallocate(own, group_.launch->board_bytes(count));
       throw comm_error(text(group_.launch->who, ": ", name_of(kind),
                             " has no shared memory left for another group; free tensors from allocate, or groups"),
@@ -356,7 +356,7 @@ class node_engine final : public collective_engine {
       members.push_back(group_.world_rank(each));
       boards.push_back(std::launder(elements_at<node_board>(group_.at(each, places[static_cast<std::size_t>(each)]))));
     }
-    auto const place = static_cast<int>(std::ranges::find(chosen, group_.rank) - chosen.begin());
+    auto const place = static_cast<int>(std::find(chosen.begin(), chosen.end(), group_.rank) - chosen.begin());
     return std::make_shared<node_engine>(driver_, std::move(members), place, deadline, std::move(boards));
   }
 

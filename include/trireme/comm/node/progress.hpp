@@ -26,10 +26,9 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
   auto const all = geometry_of(op).all();
   auto const others = touched(op);
   bool const reachable =
-      has_transfers(op)
-          ? std::ranges::all_of(op.raw_transfers,
-                                [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
-          : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
+      has_transfers(op) ? std::all_of(op.raw_transfers.begin(), op.raw_transfers.end(),
+                                      [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
+                        : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
   bool const writable = broadcasts && holds(op.is_root() ? op.it.from : op.it.to, all);
   return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
 }
@@ -336,8 +335,8 @@ inline node_outcome advance(node_operation& op) {
              waits_with(mine.filled.load(), board.drained.load() + node_board::slot_count);
     }
     case exchanging:
-      return std::ranges::any_of(op.messages,
-                                 [&](auto const& each) { return each.what.peer == rank && awaits(op, each); });
+      return std::any_of(op.messages.begin(), op.messages.end(),
+                         [&](auto const& each) { return each.what.peer == rank && awaits(op, each); });
     default:
       return false;
   }

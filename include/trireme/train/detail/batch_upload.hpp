@@ -116,7 +116,7 @@ class batch_upload {
   // the next is copied to the other.
   landing& free_one(samples const& batch) {
     auto const is_free = [](auto const& one) { return !one->in_use && one->filling == 0; };
-    while (all_.size() < (stages_ ? 2U : 1U) || std::ranges::none_of(all_, is_free))
+    while (all_.size() < (stages_ ? 2U : 1U) || std::none_of(all_.begin(), all_.end(), is_free))
       all_.push_back(std::make_unique<landing>());
     for (auto const& each : all_) {  // all of them now, so that no later step does it
       if (!is_free(each) || each->memory.view().bytes() >= largest_) continue;

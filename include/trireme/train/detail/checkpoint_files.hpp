@@ -163,7 +163,8 @@ static_assert(sizeof(file_record) == 72);
   from.read(0, start);
   std::vector<std::byte> header(formats::safetensors::header_bytes(start, record.bytes, from.path()));
   from.read(0, header);
-  std::ranges::copy(sha256_text(header), record.header_sha256.begin());
+  auto const digest = sha256_text(header);
+  std::copy(digest.begin(), digest.end(), record.header_sha256.begin());
   return record;
 }
 
