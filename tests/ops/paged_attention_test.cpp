@@ -97,7 +97,9 @@ TEST_CASE("attention over pages equals sums over each sequence", "[ops]") {
     ops::detected(level);
     for (auto const& how : {ops::paged_heads{.heads = 2, .key_heads = 2, .width = 8},
                             ops::paged_heads{.heads = 4, .key_heads = 2, .width = 20, .window = 9},
-                            ops::paged_heads{.heads = 3, .key_heads = 1, .width = 6, .window = 16}}) {
+                            ops::paged_heads{.heads = 3, .key_heads = 1, .width = 6, .window = 16},
+                            ops::paged_heads{.heads = 7, .key_heads = 1, .width = 36},
+                            ops::paged_heads{.heads = 6, .key_heads = 2, .width = 64, .window = 100}}) {
       CAPTURE(static_cast<int>(level), how.heads, how.window);
       check<float>(how, 1e-5);
       check<bfloat16>(how, 2e-2);

@@ -28,7 +28,12 @@ namespace detail {
 
 template <class T>
 void attend_paged_rows(T* y, T* kept, T const* qkv, paged_rows const& rows, paged_heads const& how,
-                       accumulate_t<T>* weights);
+                       accumulate_t<T>* scratch);
+
+/// Rows of one sequence that are computed together at most: so many that they have some twelve queries of a key head.
+[[nodiscard]] constexpr std::int64_t paged_tile_rows(paged_heads const& how) noexcept {
+  return std::clamp<std::int64_t>(12 / (how.heads / how.key_heads), 1, 4);
+}
 
 }  // namespace detail
 
@@ -41,7 +46,8 @@ struct paged_attention_on {};
 ///
 /// Shapes   y (N, C), qkv (N, 3C): queries, keys and values as arrange_heads makes them, where the queries of a key
 ///          head have equal keys; kept (pages_in_all, page_size).
-/// Bytes    scratch: heads / key_heads numbers of the accumulate type for each position of the longest sequence.
+/// Bytes    scratch: for up to 12 queries, or heads / key_heads if these are more, a number of the accumulate type for
+///          each position of the longest sequence.
 /// Numerics as attention's, softmax and sums in the accumulate type. A row's result has the same bits regardless of
 ///          which rows and sequences are computed with it.
 /// Threads  one caller per arena.
@@ -58,8 +64,9 @@ struct paged_attention_on<host> {
     for (auto const& each : rows.rows) most = std::max(most, each.position + 1);
     most = (most + paged_rows::page - 1) / paged_rows::page * paged_rows::page;
     auto const mark = scratch.mark();
-    auto* const weights = raw(scratch.template take<accumulate_t<T>>({how.heads / how.key_heads * most}));
-    detail::attend_paged_rows(raw(y), raw(kept), raw(qkv), rows, how, weights);
+    auto const queries = how.heads / how.key_heads * detail::paged_tile_rows(how);
+    auto* const numbers = raw(scratch.template take<accumulate_t<T>>({queries * (most + 2 * how.width)}));
+    detail::attend_paged_rows(raw(y), raw(kept), raw(qkv), rows, how, numbers);
     scratch.rewind(mark);
   }
 };

@@ -15,6 +15,21 @@
 #include "trireme/ops/host/detail/integer_kernels.hpp"
 #include "trireme/ops/host/detail/product_kernels.hpp"
 #include "trireme/ops/host/products.hpp"
+#include "trireme/ops/host/simd.hpp"
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/integer_store.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/integer_store.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/integer_store.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
@@ -142,7 +157,7 @@ inline void unpack_strip(integer_kernels const& chosen, std::uint8_t* to, std::u
 /// Stores sums by a rule, with the kernels of the active level.
 template <class T>
 void store_integer_sums(store_job<T> const& job) {
-  TRIREME_DISPATCH(true, store_sums(job));
+  TRIREME_DISPATCH(true, store_integer_sums(job));
 }
 
 /// y (m, n) = rule(x (m, k) w) with the kernels `chosen`.

@@ -291,10 +291,38 @@ TRIREME_TARGET_END
 TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vnni")
 namespace trireme::ops::detail::avx512_vnni {
 
+/// A whole block of 16 Vectors elements, which stay in registers.
+template <int Vectors, class T>
+TRIREME_INLINE void integer_block(integer_row_job<T> const& job, std::int64_t first, std::int64_t b) {
+  __m512 x[Vectors];
+  __m512i most = _mm512_setzero_si512(), sum = most;
+  TRIREME_UNROLL
+  for (int v = 0; v < Vectors; ++v) {
+    x[v] = avx512::lanes::load(job.from + first + 16 * v).v;
+    most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(x[v]), _mm512_set1_epi32(0x7fffffff)));
+  }
+  auto const largest = _mm512_reduce_max_epi32(most);
+  auto const inverse = integer_inverse(largest);
+  __mmask16 const some = inverse > 0 ? __mmask16{0xffff} : __mmask16{0};
+  __m512 const by = _mm512_set1_ps(inverse);
+  TRIREME_UNROLL
+  for (int v = 0; v < Vectors; ++v) {
+    __m512i const q = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(x[v], by));
+    sum = _mm512_add_epi32(sum, q);
+    _mm_storeu_si128(m128i_at(job.to + first + 16 * v), _mm512_cvtepi32_epi8(q));
+  }
+  job.scales[b] = integer_scale(largest);
+  job.begin[b] = -128 * _mm512_reduce_add_epi32(sum);
+}
+
 template <class T>
 inline void integer_row(integer_row_job<T> const& job) {
   auto const padded = (job.k + integer_chunk - 1) / integer_chunk * integer_chunk;
-  for (std::int64_t first = 0, b = 0; first < job.k; first += job.block, ++b) {
+  auto const whole = job.k / job.block * job.block;
+  std::int64_t first = 0, b = 0;
+  for (; first < whole && job.block == 128; first += 128, ++b) integer_block<8>(job, first, b);
+  for (; first < whole && job.block == 64; first += 64, ++b) integer_block<4>(job, first, b);
+  for (; first < job.k; first += job.block, ++b) {
     auto const end = std::min(job.k, first + job.block);
     __m512i most = _mm512_setzero_si512();
     for (auto i = first; i < end; i += 16) {
