@@ -1,0 +1,101 @@
+# test-timeout: 300
+"""train_gpt_mpi, unchanged, under two agents of torchrun --nnodes=1:2 on this machine: the second one comes later, and
+is killed later still. The run goes on with more ranks and with fewer by itself, each time from its newest checkpoint,
+and ends in the state of an uninterrupted run."""
+
+import socket
+
+from runs import *
+
+folder = work_folder()
+if not HAS_MPI:
+    skip("train_gpt_mpi is not built")
+if subprocess.run([sys.executable, "-c", "import torch.distributed.run"], capture_output=True,
+                  env=without_launcher()).returncode:
+    skip("this Python (%s) has no torch" % sys.executable)
+MEETINGS = os.path.join(folder, "tmp")
+os.mkdir(MEETINGS)
+CLEAN = without_launcher(TMPDIR=MEETINGS, TRIREME_LOG="1")
+STEPS = 6000
+RUN = {"steps": STEPS, "save_every": 50, "layers": 2, "reproducible": True}  # the same bits on any number of ranks
+
+with socket.create_server(("localhost", 0)) as free:
+    port = free.getsockname()[1]
+
+
+def agent():
+    """An agent with one rank, in a session of its own, so that it can be killed with its rank."""
+    options = ["--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:%d" % port,
+               "--rdzv-id=elastic", "--rdzv-conf=last_call_timeout=1", "--max-restarts=5", "--no-python"]
+    program = [PROCESSES, "--name", "elastic", "--resume=auto"] + as_arguments(TINY | RUN)
+    with open("agents.txt", "ab") as log:
+        return subprocess.Popen([sys.executable, "-m", "torch.distributed.run"] + options + program, stdout=log,
+                                stderr=log, env=CLEAN, start_new_session=True)
+
+
+def step():
+    """The step of the newest heartbeat; 0 while nothing trains."""
+    try:
+        with open("runs/elastic/heartbeat.json", encoding="utf-8") as file:
+            beat = json.load(file)
+            return beat["step"] if beat["phase"] == "training" else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def said():
+    with open("agents.txt", encoding="utf-8", errors="replace") as log:
+        return log.read()
+
+
+def until(what, true, seconds=60):
+    end = time.monotonic() + seconds
+    begun = time.monotonic()
+    while not true():
+        if time.monotonic() > end or first.poll() is not None:
+            print(said()[-6000:])
+            raise SystemExit("not within %d s, or the first agent has ended: %s" % (seconds, what))
+        time.sleep(0.02)
+    print("%-50s after %5.2f s" % (what, time.monotonic() - begun), flush=True)
+
+
+def kill(job):
+    try:
+        os.killpg(job.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    job.wait()
+
+
+def ranks_of(number):
+    """How often a world of that many ranks has begun."""
+    return said().count("rank 0 of %d, started by torchrun" % number)
+
+
+expected = train("alone", **RUN)["state_hash"]
+first = agent()
+second = None
+try:
+    until("one rank trains", lambda: step() > 50)
+    second = agent()
+    until("two ranks have begun", lambda: ranks_of(2) > 0)
+    at = step()
+    until("and train", lambda: step() > at + 50)
+    # The agent's rank has a session of its own.
+    ranks = children(second.pid)
+    kill(second)
+    for rank in ranks:
+        try:
+            os.kill(rank, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    alone = ranks_of(1)
+    until("one rank has begun again", lambda: ranks_of(1) > alone)
+    expect(first.wait(120) == 0, "the first agent has ended with %d: %s" % (first.returncode, said()[-3000:]))
+finally:
+    for job in (first, second):
+        if job is not None:
+            kill(job)
+expect(summary("elastic")["state_hash"] == expected, "another state: " + said()[-3000:])
+expect(summary("elastic")["steps"] == STEPS, "%r" % summary("elastic"))
+finish(folder)
