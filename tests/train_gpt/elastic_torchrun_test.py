@@ -1,7 +1,7 @@
 # test-timeout: 300
 """train_gpt_mpi, unchanged, under two agents of torchrun --nnodes=1:2 on this machine: the second one comes later, and
 is killed later still. The run goes on with more ranks and with fewer by itself, each time from its newest checkpoint,
-and ends in the state of an uninterrupted run."""
+and is in the end in the state of a run left alone."""
 
 import socket
 
@@ -15,9 +15,10 @@ if subprocess.run([sys.executable, "-c", "import torch.distributed.run"], captur
     skip("this Python (%s) has no torch" % sys.executable)
 MEETINGS = os.path.join(folder, "tmp")
 os.mkdir(MEETINGS)
-CLEAN = without_launcher(TMPDIR=MEETINGS, TRIREME_LOG="1")
-STEPS = 6000
-RUN = {"steps": STEPS, "save_every": 50, "layers": 2, "reproducible": True}  # the same bits on any number of ranks
+# Since torch 2.4 agents share a store, whose address a node that comes later waits for in vain (seen with 2.15).
+CLEAN = without_launcher(TMPDIR=MEETINGS, TRIREME_LOG="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+# More steps than there is time for, and the same bits on any number of ranks.
+RUN = {"steps": 1000000, "save_every": 50, "channels": 16, "context": 16, "reproducible": True}
 
 with socket.create_server(("localhost", 0)) as free:
     port = free.getsockname()[1]
@@ -26,7 +27,7 @@ with socket.create_server(("localhost", 0)) as free:
 def agent():
     """An agent with one rank, in a session of its own, so that it can be killed with its rank."""
     options = ["--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:%d" % port,
-               "--rdzv-id=elastic", "--rdzv-conf=last_call_timeout=1", "--max-restarts=5", "--no-python"]
+               "--local-addr=127.0.0.1", "--rdzv-id=elastic", "--rdzv-conf=last_call_timeout=1", "--max-restarts=5", "--no-python"]
     program = [PROCESSES, "--name", "elastic", "--resume=auto"] + as_arguments(TINY | RUN)
     with open("agents.txt", "ab") as log:
         return subprocess.Popen([sys.executable, "-m", "torch.distributed.run"] + options + program, stdout=log,
@@ -72,7 +73,6 @@ def ranks_of(number):
     return said().count("rank 0 of %d, started by torchrun" % number)
 
 
-expected = train("alone", **RUN)["state_hash"]
 first = agent()
 second = None
 try:
@@ -91,11 +91,16 @@ try:
             pass
     alone = ranks_of(1)
     until("one rank has begun again", lambda: ranks_of(1) > alone)
-    expect(first.wait(120) == 0, "the first agent has ended with %d: %s" % (first.returncode, said()[-3000:]))
+    at = step()
+    until("and trains", lambda: step() > at + 50)
+    first.terminate()  # and its rank with it, which saves
+    first.wait(60)
 finally:
     for job in (first, second):
         if job is not None:
             kill(job)
-expect(summary("elastic")["state_hash"] == expected, "another state: " + said()[-3000:])
-expect(summary("elastic")["steps"] == STEPS, "%r" % summary("elastic"))
+ended = summary("elastic")
+print("stopped after step %d, %d steps had to be repeated" % (ended["steps"], ended["lost_steps"]))
+expected = train("alone", 1, stop_after=ended["steps"], **RUN)["state_hash"]
+expect(ended["state_hash"] == expected, "another state after %d steps: %s" % (ended["steps"], said()[-3000:]))
 finish(folder)

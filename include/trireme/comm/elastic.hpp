@@ -344,7 +344,7 @@ class elastic_launch {
     auto const here = bootstrap::detect();
     bootstrap::log(here);
     if (here.size % how_.multiple != 0)
-      throw config_error(text(elastic_who, ": ", how_many(here.size, "rank"), " are no multiple of .multiple, which is ",
+      throw config_error(text(elastic_who, ": ", how_many(here.size, "rank"), " at the start, but .multiple is ",
                               how_.multiple));
     if (here.rank == 0) {  // before the others can have announced a wish
       home_.begin();
