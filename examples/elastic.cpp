@@ -1,12 +1,13 @@
 // elastic FOLDER [--join] [--strategy data|zero|diloco] [--steps N] [--batch N] [--save-every N] [--pause MS]
-// elastic FOLDER --replay
+// elastic FOLDER --replay [--until N]
 //
 // A training whose ranks come and go. The first ranks are started by a launcher, or by a script that sets TRIREME_RANK,
 // TRIREME_SIZE and TRIREME_JOB; each process that is started with --join later is one more rank. A rank that receives
-// SIGTERM leaves; if all do, the run is saved and ends. Between two steps the state goes through shared memory; FOLDER has the checkpoints, every N steps
-// (100), and in members/memberships.jsonl the record of all memberships. With --replay the program repeats a recorded
-// run with threads: ranks are those of the record, the state goes through checkpoints, and the last line is the same.
-// diloco has two learners, so the number of its ranks is even. MS milliseconds of pause follow each step.
+// SIGTERM leaves; if all do, the run is saved and ends. Between two steps the state goes through shared memory. FOLDER
+// has the checkpoints, every N steps (100), and in members/memberships.jsonl the record of all memberships. With
+// --replay the program repeats a recorded run with threads: ranks are those of the record, the state goes through
+// checkpoints, and the last line is the same; --until is the last step of a run that all ranks have left. diloco has
+// two learners, so the number of its ranks is even. MS milliseconds of pause follow each step.
 //
 // test: run --steps 40
 // test: run --steps 40 --strategy zero
@@ -42,7 +43,7 @@ volatile std::sig_atomic_t asked_to_leave = 0;
 struct options {
   std::string folder, strategy = "data";
   bool join = false, replay = false;
-  std::int64_t steps = 200, batch = 24, save_every = 100, pause = 0;
+  std::int64_t steps = 200, batch = 24, save_every = 100, pause = 0, until = -1;
 };
 
 options parsed(std::vector<std::string> const& arguments) {
@@ -63,6 +64,7 @@ options parsed(std::vector<std::string> const& arguments) {
       if (name == "--batch") number = &out.batch;
       if (name == "--save-every") number = &out.save_every;
       if (name == "--pause") number = &out.pause;
+      if (name == "--until") number = &out.until;
       if (number != nullptr) {
         auto const read = std::from_chars(value.data(), value.data() + value.size(), *number);
         if (read.ec != std::errc() || read.ptr != value.data() + value.size())
@@ -145,7 +147,7 @@ void replay(options const& given, Parallel const& parallel) {
   auto const saved = given.folder + "/replayed";
   std::filesystem::remove_all(saved);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    auto const until = i + 1 < all.size() ? all[i + 1].first : given.steps;
+    auto const until = i + 1 < all.size() ? all[i + 1].first : given.until;
     launch(comm::threads{.ranks = all[i].ranks}, [&](comm::threads_world& lender) {
       auto world = comm::lend(lender);  // the type of world that processes have: one trainer is compiled
       auto trainer = trainer_of(world, parallel);

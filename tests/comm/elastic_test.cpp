@@ -65,8 +65,7 @@ struct run {
     options.join = joins;
     launch(comm::processes{.deadline = deadline}, options, [&](auto& world, comm::membership& members) {
       counter it{world};
-      bool const from_memory = members.take_over(it, [&] { it.step = -1; });
-      if (!from_memory) it.step = members.number() == 0 ? 0 : 1000;  // as if a checkpoint were there
+      members.take_over(it, [&] { it.step = members.number() == 0 ? 0 : 1000; });  // as if a checkpoint were there
       seen += text(members.number(), ":", it.step, ":", world.size(), members.is_new() ? "+" : "", " ");
       while (it.step % 1000 < steps) {
         each(it.step, members, world);

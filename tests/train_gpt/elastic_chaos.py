@@ -45,6 +45,7 @@ class trial:
         self.joins = []   # seconds from the start of a process to its first step
         self.lost = 0     # processes that came too late
         self.killed = []  # their ids
+        self.leaving = set()  # have been asked to
 
     def start(self, rank=None, size=None):
         where = clean() if rank is None else clean(TRIREME_RANK=str(rank), TRIREME_SIZE=str(size), TRIREME_JOB=self.job)
@@ -55,7 +56,7 @@ class trial:
         return [each for each in self.ranks if each.poll() is None]
 
     def disturb(self, counts):
-        living = self.living()
+        living = [each for each in self.living() if each.pid not in self.leaving]
         if len(living) <= self.unit:
             what = "join"
         elif len(living) >= MOST:
@@ -68,12 +69,12 @@ class trial:
             if what == "join":
                 self.start()
             else:
-                one = self.draw.choice(self.living())
+                one = self.draw.choice([each for each in living if each.pid not in self.leaving])
+                self.leaving.add(one.pid)
                 one.send_signal(signal.SIGTERM if what == "leave" else signal.SIGKILL)
                 if what == "kill":
                     self.killed.append(one.pid)
         counts[what] += self.unit
-        return len(living)
 
     def run(self, counts):
         first = self.unit * self.draw.choice((1, 2))
@@ -88,11 +89,12 @@ class trial:
                 return "did not end within %d s" % LIMIT
             if self.living() and not os.path.exists(os.path.join(self.folder, "members", "ended")):
                 self.disturb(counts)
-        state = None
+        state, steps = None, 0
         for each in self.ranks:
             out, err = each.communicate()
             if found := re.search(r"^state (\w+)$", out, re.MULTILINE):
                 state = found[1]
+                steps = int(re.search(r"^(\d+) steps", out, re.MULTILINE)[1])
             if found := re.search(r"^joined: ([\d.]+) s", out, re.MULTILINE):
                 self.joins.append(float(found[1]))
             if each.returncode and each.pid not in self.killed:
@@ -101,7 +103,7 @@ class trial:
                 self.lost += 1
         if state is None:
             return "no rank has printed the state"
-        again = subprocess.run([PROGRAM, self.folder, "--replay"] + self.options, capture_output=True, text=True,
+        again = subprocess.run([PROGRAM, self.folder, "--replay", "--until", str(steps)] + self.options, capture_output=True, text=True,
                                env=clean(), timeout=LIMIT, check=False)
         if not re.search("^state %s$" % state, again.stdout, re.MULTILINE):
             return "state %s, but replayed: %s%s" % (state, again.stdout, again.stderr)
