@@ -82,8 +82,8 @@ options parsed(std::vector<std::string> const& arguments) {
 
 template <class World, class Parallel>
 auto trainer_of(World& world, Parallel const& parallel) {
-  return make_trainer(nn::mlp{.inputs = 1, .hidden = {64, 64}, .outputs = 1}, optim::adamw{.learning_rate = 3e-3}, world,
-                      parallel);
+  return make_trainer(nn::mlp{.inputs = 1, .hidden = {64, 64}, .outputs = 1}, optim::adamw{.learning_rate = 3e-3},
+                      world, parallel);
 }
 auto samples_to_learn() {
   return data::function([](float x) { return std::sin(x); }, {.samples = 4096});
@@ -95,7 +95,8 @@ void train(options const& given, Parallel const& parallel, int multiple) {
   auto const begun = steady::now();
   double to_first_step = -1;
   auto const saved = given.folder + "/checkpoint";
-  launch(comm::processes{}, comm::elastic{.directory = given.folder + "/members", .join = given.join, .multiple = multiple},
+  launch(comm::processes{},
+         comm::elastic{.directory = given.folder + "/members", .join = given.join, .multiple = multiple},
          [&](comm::any_world& world, comm::membership& members) {
            auto trainer = trainer_of(world, parallel);
            members.take_over(trainer, [&] {

@@ -80,7 +80,7 @@ TEST_CASE("each launcher's own variables are understood", "[comm][bootstrap]") {
   CHECK(by_torchrun.port == 29500);
   CHECK(by_torchrun.job == "a1/2");
 
-  // Two agents on one machine: each counts its restarts by itself, so the count is no part of the run's name.
+  // Two agents on one machine: each counts its restarts by itself, so the run's name is without the count.
   for (auto const* const address : {"localhost", "127.0.0.1", "::1"}) {
     auto const together = detect(with(torchrun, {{"MASTER_ADDR", address}}));
     CHECK(together.is_one_machine());

@@ -82,9 +82,9 @@ struct run {
   template <class Each>
   child& start(int rank, int size, std::int64_t steps, Each const& each) {
     return ranks.emplace_back([this, rank, size, steps, each] {
-      for (auto const& [name, value] :
-           {std::pair{"TMPDIR", folder.path()}, std::pair{"TRIREME_RANK", text(rank)},
-            std::pair{"TRIREME_SIZE", text(size)}, std::pair{"TRIREME_JOB", text("elastic.", ::getppid(), folder.path())}})
+      for (auto const& [name, value] : {std::pair{"TMPDIR", folder.path()}, std::pair{"TRIREME_RANK", text(rank)},
+                                        std::pair{"TRIREME_SIZE", text(size)},
+                                        std::pair{"TRIREME_JOB", text("elastic.", ::getppid(), folder.path())}})
         ::setenv(name, value.c_str(), 1);
       return train(false, steps, each);
     });
@@ -180,10 +180,11 @@ TEST_CASE("the number of ranks stays a multiple of what is asked for", "[comm][e
   it.how.multiple = 2;
   auto const open = it.folder.path() + "/open";
   for (int rank = 0; rank < 2; ++rank)
-    it.start(rank, 2, 8, [wait = wait_at(4, open)](std::int64_t step, comm::membership& members, comm::any_world& world) {
-      wait(step, members, world);
-      if (step == 1 && world.rank() == 0) members.leave();  // waits for another one that leaves
-    });
+    it.start(rank, 2, 8,
+             [wait = wait_at(4, open)](std::int64_t step, comm::membership& members, comm::any_world& world) {
+               wait(step, members, world);
+               if (step == 1 && world.rank() == 0) members.leave();  // waits for another one that leaves
+             });
   it.join(8, nothing);
   it.join(8, nothing);
   it.until_announced(2);

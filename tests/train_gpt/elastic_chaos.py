@@ -50,7 +50,8 @@ class trial:
     def start(self, rank=None, size=None):
         where = clean() if rank is None else clean(TRIREME_RANK=str(rank), TRIREME_SIZE=str(size), TRIREME_JOB=self.job)
         command = [PROGRAM, self.folder] + self.options + ["--pause", "4"] + (["--join"] if rank is None else [])
-        self.ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=where, text=True))
+        self.ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=where,
+                                           text=True))
 
     def living(self):
         return [each for each in self.ranks if each.poll() is None]
@@ -103,8 +104,8 @@ class trial:
                 self.lost += 1
         if state is None:
             return "no rank has printed the state"
-        again = subprocess.run([PROGRAM, self.folder, "--replay", "--until", str(steps)] + self.options, capture_output=True, text=True,
-                               env=clean(), timeout=LIMIT, check=False)
+        again = subprocess.run([PROGRAM, self.folder, "--replay", "--until", str(steps)] + self.options,
+                               capture_output=True, text=True, env=clean(), timeout=LIMIT, check=False)
         if not re.search("^state %s$" % state, again.stdout, re.MULTILINE):
             return "state %s, but replayed: %s%s" % (state, again.stdout, again.stderr)
         return None

@@ -25,9 +25,10 @@ with socket.create_server(("localhost", 0)) as free:
 
 
 def agent():
-    """An agent with one rank, in a session of its own, so that it can be killed with its rank."""
+    """An agent with one rank, in a session of its own."""
     options = ["--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:%d" % port,
-               "--local-addr=127.0.0.1", "--rdzv-id=elastic", "--rdzv-conf=last_call_timeout=1", "--max-restarts=5", "--no-python"]
+               "--local-addr=127.0.0.1", "--rdzv-id=elastic", "--rdzv-conf=last_call_timeout=1",
+               "--max-restarts=5", "--no-python"]
     program = [PROCESSES, "--name", "elastic", "--resume=auto"] + as_arguments(TINY | RUN)
     with open("agents.txt", "ab") as log:
         return subprocess.Popen([sys.executable, "-m", "torch.distributed.run"] + options + program, stdout=log,
@@ -81,8 +82,7 @@ try:
     until("two ranks have begun", lambda: ranks_of(2) > 0)
     at = step()
     until("and train", lambda: step() > at + 50)
-    # The agent's rank has a session of its own.
-    ranks = children(second.pid)
+    ranks = children(second.pid)  # each has a session of its own
     kill(second)
     for rank in ranks:
         try:

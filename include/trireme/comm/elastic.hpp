@@ -211,8 +211,8 @@ class membership {
     static_cast<void>(told_by_first([&] {
       clear_memory();
       if (::mkdir(state().c_str(), 0700) != 0)
-        throw io_error(state(), text("cannot be made: ", detail::system_sentence(errno), " (", detail::elastic_who, ")"),
-                       errno);
+        throw io_error(state(),
+                       text("cannot be made: ", detail::system_sentence(errno), " (", detail::elastic_who, ")"), errno);
       return 0;
     }));
   }
@@ -226,12 +226,10 @@ class membership {
   /// All ranks have saved: from now on this state is the one to go on from.
   void publish() {
     static_cast<void>(told_by_first([&] {
-      detail::descriptor const file(
-          ::open(mark().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+      detail::descriptor const file(::open(mark().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
       if (!file.is_open()) throw io_error(mark(), text("cannot be made: ", detail::system_sentence(errno)), errno);
       for (int each = 0; each < next_.joined; ++each)
-        home_.admit(ids_[static_cast<std::size_t>(each)],
-                    {next_.size - next_.joined + each, next_.size, number_ + 1});
+        home_.admit(ids_[static_cast<std::size_t>(each)], {next_.size - next_.joined + each, next_.size, number_ + 1});
       return 0;
     }));
   }
@@ -326,13 +324,12 @@ class elastic_launch {
     if (how.multiple < 1)
       throw config_error(text(elastic_who, ": .multiple is ", how.multiple, "; it must be at least 1"));
     if (how.most_ranks < 1 || how.most_ranks > node_most_ranks)
-      throw config_error(
-          text(elastic_who, ": .most_ranks is ", how.most_ranks, "; choose 1 to ", node_most_ranks));
+      throw config_error(text(elastic_who, ": .most_ranks is ", how.most_ranks, "; choose 1 to ", node_most_ranks));
     if (how.attempts < 0)
       throw config_error(text(elastic_who, ": .attempts is ", how.attempts, "; it must be at least 0"));
     if (how.join_deadline.count() < 1)
-      throw config_error(text(elastic_who, ": .join_deadline is ", to_string(how.join_deadline),
-                              "; give new ranks at least 1ms"));
+      throw config_error(
+          text(elastic_who, ": .join_deadline is ", to_string(how.join_deadline), "; give new ranks at least 1ms"));
     while (how.memory.size() > 1 && how.memory.ends_with('/')) how.memory.pop_back();
     if (!how.memory.starts_with('/'))
       throw config_error(text(elastic_who, ": .memory is \"", how.memory,
@@ -344,8 +341,8 @@ class elastic_launch {
     auto const here = bootstrap::detect();
     bootstrap::log(here);
     if (here.size % how_.multiple != 0)
-      throw config_error(text(elastic_who, ": ", how_many(here.size, "rank"), " at the start, but .multiple is ",
-                              how_.multiple));
+      throw config_error(
+          text(elastic_who, ": ", how_many(here.size, "rank"), " at the start, but .multiple is ", how_.multiple));
     if (here.rank == 0) {  // before the others can have announced a wish
       home_.begin();
       members_.clear_memory();

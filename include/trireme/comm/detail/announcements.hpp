@@ -118,8 +118,8 @@ class announcements {
   /// Adds a line to the record; `first` begins a new one.
   void record(std::string const& line, bool first) const {
     auto const path = at("memberships.jsonl");
-    descriptor const file(::open(path.c_str(),
-                                 O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | (first ? O_TRUNC : 0), 0600));
+    descriptor const file(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | (first ? O_TRUNC : 0), 0600));
     auto const all = line + "\n";
     if (!file.is_open() || ::write(file.number(), all.data(), all.size()) != static_cast<::ssize_t>(all.size()))
       fail(path, "cannot be written");
@@ -145,8 +145,7 @@ class announcements {
   void write(std::string const& name, std::string const& content) const {
     auto const partial = at("partial-" + name);
     {
-      descriptor const file(
-          ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+      descriptor const file(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
       if (!file.is_open() ||
           ::write(file.number(), content.data(), content.size()) != static_cast<::ssize_t>(content.size()))
         fail(partial, "cannot be written");
