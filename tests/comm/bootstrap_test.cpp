@@ -80,6 +80,14 @@ TEST_CASE("each launcher's own variables are understood", "[comm][bootstrap]") {
   CHECK(by_torchrun.port == 29500);
   CHECK(by_torchrun.job == "a1/2");
 
+  // Two agents on one machine: each counts its restarts by itself, so the run's name is without the count.
+  for (auto const* const address : {"localhost", "127.0.0.1", "::1"}) {
+    auto const together = detect(with(torchrun, {{"MASTER_ADDR", address}}));
+    CHECK(together.is_one_machine());
+    CHECK(together.local_rank == 3);
+    CHECK(together.job == "a1");
+  }
+
   auto const by_open_mpi = detect(open_mpi);
   CHECK(by_open_mpi.started_by == launcher::open_mpi);
   CHECK(to_string(by_open_mpi) == "rank 1 of 2, started by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)");

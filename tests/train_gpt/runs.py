@@ -85,8 +85,9 @@ def as_torchrun(name, ranks, port, shell, machines=1, **options):
     for rank in range(ranks):
         here = ranks // machines
         variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here,
-                     "MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": name,
-                     "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+                     "MASTER_ADDR": "localhost" if machines == 1 else "node0", "MASTER_PORT": port,
+                     "TORCHELASTIC_RUN_ID": name, "TORCHELASTIC_RESTART_COUNT": 0,
+                     "TORCHELASTIC_USE_AGENT_STORE": "True"}
         out.append(subprocess.Popen(one_process(name, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                     env=shell | {key: str(value) for key, value in variables.items()}))
     return out

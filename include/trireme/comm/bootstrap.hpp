@@ -168,6 +168,11 @@ inline void expect_no_leftover(reader const& read, launch_info const& it, bool b
   }
 }
 
+/// Whether an address of rank 0 can be reached from its own machine only.
+[[nodiscard]] inline bool is_loopback_name(std::string_view address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
+
 /// The number of tasks on node number `node` in Slurm's "2(x3),1"; nothing if the list does not contain it.
 [[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
   while (!list.empty()) {
@@ -222,7 +227,8 @@ inline void read_rendezvous(launch_info& it, std::string const& value) {
 /// The first of these that is set counts: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
 /// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
 /// a Slurm step (SLURM_PROCID with SLURM_STEP_ID; batch scripts and interactive shells do not count as steps); none.
-/// TRIREME_RENDEZVOUS and TRIREME_JOB may be added to any of them.
+/// TRIREME_RENDEZVOUS and TRIREME_JOB may be added to any of them. Several agents of torchrun whose MASTER_ADDR is
+/// this machine's loopback are agents on one machine.
 ///
 /// Errors   config_error that names the variable and its value if it is not a number or out of range, if its partner is
 ///          not set, or if another launcher's variables contradict RANK and WORLD_SIZE.
@@ -243,6 +249,11 @@ inline void read_rendezvous(launch_info& it, std::string const& value) {
     found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
     read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
     it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
+    if (!it.is_one_machine() && detail::is_loopback_name(read.word("MASTER_ADDR"))) {
+      it.local_rank = it.rank;
+      it.local_size = it.size;
+      it.job = read.word("TORCHELASTIC_RUN_ID");  // each agent counts its restarts by itself
+    }
     detail::expect_no_leftover(read, it, by_slurm);
     if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
       it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
