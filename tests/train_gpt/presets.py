@@ -39,7 +39,7 @@ def presets():
     for name in ("sgd", "muon", "adafactor", "lamb", "adamw8"):
         yield "zero1", {"optimizer": name, "parallel": "zero1"}
     for name in ("llama", "deepseek"):
-        yield "data", {"model": name, "dropout": 0}
+        yield "data", {"model": name, "dropout": None}
     for parallel in ("data", "zero1", "diloco:4"):
         for name in CODECS[1:]:
             more = {"optimizer": "sgd"} if name == "dgc" else {}
