@@ -7,7 +7,8 @@ have the same samples, the same batch and AdamW (mu_loco: Muon). A row for each 
 
     {"method": ..., "rate_mbit": ..., "delay_ms": ..., "seconds_per_step": ..., "seconds_to_target": ..., "loss": ...}
 
-seconds_per_step is the mean of all steps but the first (of whole periods, for diloco); seconds_to_target are the
+seconds_per_step is the mean of all steps but the first (of whole periods, for diloco; of PowerSGD's own steps, for
+ddp_power_sgd); seconds_to_target are the
 seconds until the mean loss of ten steps is below --target (null: not within --seconds); loss is the mean of the last
 ten steps. Methods of PyTorch begin with ddp: gradients as they are, with the bf16 hook, and with PowerSGD (rank 4, one
 bucket) from step 10 on, or from its default, step 1000. With diloco each rank has its own parameters between outer
@@ -104,6 +105,8 @@ def row(method, options, lines):
         raise SystemExit("slow-network: %s took %d steps in %g seconds; give it more" %
                          (method, len(points), options.seconds))
     first, last = 0, len(points) - 1
+    if method == "ddp_power_sgd":  # until step 10 it sends gradients as they are
+        first = min(11, last - 1)
     if "loco" in method and last >= PERIOD:  # whole periods
         last = last // PERIOD * PERIOD
     mean = [sum(loss for _, loss in points[max(0, i - 9):i + 1]) / min(10, i + 1) for i in range(len(points))]

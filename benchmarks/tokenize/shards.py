@@ -6,8 +6,6 @@ same cores (encode_batch_fast of 16 MB of lines at a time), in turns. The text i
 names another; the tokenizers are trained on 2 MB of it, taken from 10 places. One row per tokenizer: medians of seconds
 and of processor seconds of both, and the memory of ours in MB for this text and for four times as much of it.
 """
-# targets: benchmark_tokenize
-# needs: utf8proc
 
 import argparse
 import json
