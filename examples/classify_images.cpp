@@ -142,16 +142,16 @@ int train_on(picture_choice from, bool changed, int epochs, int ranks) {
   auto parts = picture_parts_of(from);
   auto const size = parts.training.input_shape();
   if (size.rank() < 2 || size.rank() > 3) {
-    throw config_error(text(from.data, ": a sample is ", to_string(size), ", but (side, side) or (side, side, colours) ",
-                            "is a picture"));
+    throw config_error(text(from.data, ": a sample is ", to_string(size),
+                            ", but (side, side) or (side, side, colours) ", "is a picture"));
   }
   nn::convnet const model{.images = {size[0], size[1], size.rank() == 3 ? size[2] : 1},
                           .classes = parts.classes,
                           .blocks = own ? 1 : 3,
                           .channels = own ? 8 : 16};
   if (changed) {
-    parts.training = data::augment(parts.training, data::crop{.padding = std::max<std::int64_t>(1, size[0] / 8)},
-                                   data::flip{});
+    parts.training =
+        data::augment(parts.training, data::crop{.padding = std::max<std::int64_t>(1, size[0] / 8)}, data::flip{});
   }
   auto const batch = std::min<std::int64_t>(own ? 64 : 128, parts.training.size());
   auto const least = changed ? 0.7 : 0.8;
@@ -165,10 +165,13 @@ int main(int count, char** arguments) {
     std::vector<std::string> plain;
     picture_choice from;
     std::string pixels = "64";
-    std::map<std::string, std::string*, std::less<>> const options{
-        {"--data", &from.data},         {"--test", &from.test},         {"--labels", &from.labels},
-        {"--size", &pixels},            {"--features", &from.features}, {"--targets", &from.targets},
-        {"--test-labels", &from.test_labels}};
+    std::map<std::string, std::string*, std::less<>> const options{{"--data", &from.data},
+                                                                   {"--test", &from.test},
+                                                                   {"--labels", &from.labels},
+                                                                   {"--size", &pixels},
+                                                                   {"--features", &from.features},
+                                                                   {"--targets", &from.targets},
+                                                                   {"--test-labels", &from.test_labels}};
     for (int i = 1; i < count; ++i) {
       std::string const given = arguments[i];
       auto const option = options.find(given);

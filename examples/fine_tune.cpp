@@ -107,8 +107,10 @@ void write_own_files() {
     lines += text(same ? 1 : 0, "\t0\t0\t", one, " sleeps\t", one, same ? " sleeps\n" : " never sleeps\n");
     objects += text("{\"sentence1\": \"", one, " sleeps\", \"sentence2\": \"", one, same ? " sleeps" : " never sleeps",
                     "\", \"label\": \"", same ? "same" : "other", "\"}\n");
-    table += text(random[2] % 2 == 0 ? "asleep" : same ? "asleep" : "awake", ",\"", one,
-                  random[2] % 2 == 0 || same ? " sleeps" : " never sleeps", "\"\n");
+    table += text(random[2] % 2 == 0 ? "asleep"
+                  : same             ? "asleep"
+                                     : "awake",
+                  ",\"", one, random[2] % 2 == 0 || same ? " sleeps" : " never sleeps", "\"\n");
   }
   formats::directory const here(".");
   formats::atomic_write(here, "verse_pairs.tsv", lines);
@@ -190,13 +192,12 @@ int run(options given) {
 
 int main(int count, char** arguments) {
   try {
-    options given{{"--from", ""},    {"--data", "verse_pairs.tsv"},
-                  {"--to", ""},      {"--epochs", "3"},
-                  {"--text", ""},    {"--second", ""},
-                  {"--label", ""},
-                  {"--ranks", "2"},  {"--rate", "5e-5"},
-                  {"--batch", "32"}, {"--length", "64"},
-                  {"--most", "0"}};
+    options given{{"--from", ""},     {"--data", "verse_pairs.tsv"},
+                  {"--to", ""},       {"--epochs", "3"},
+                  {"--text", ""},     {"--second", ""},
+                  {"--label", ""},    {"--ranks", "2"},
+                  {"--rate", "5e-5"}, {"--batch", "32"},
+                  {"--length", "64"}, {"--most", "0"}};
     for (int i = 1; i < count; i += 2) {
       std::string_view const name = arguments[i];
       auto const option = given.find(name == "--pairs" ? "--data" : name);

@@ -71,10 +71,9 @@ inline std::vector<std::string> next_record(std::string_view& from, bool tabs, s
   trireme::formats::csv::record fields;
   auto const result = trireme::formats::csv::parse_record(from, true, ',', fields);
   if (result.what != trireme::formats::csv::parsed::outcome::complete) {
-    throw config_error(text(path, ": record ", record, ": ",
-                            result.what == trireme::formats::csv::parsed::outcome::faulty
-                                ? result.fault
-                                : "a quote is not closed"));
+    throw config_error(
+        text(path, ": record ", record, ": ",
+             result.what == trireme::formats::csv::parsed::outcome::faulty ? result.fault : "a quote is not closed"));
   }
   from.remove_prefix(result.bytes);
   for (std::size_t i = 0; i < fields.size(); ++i) out.emplace_back(fields[i]);
@@ -133,8 +132,8 @@ inline std::vector<labelled_text> read_labelled_texts(std::string const& path, s
   while (!rest.empty() && !full()) {
     auto fields = next_record(rest, tabs, path, ++record);
     if (fields.size() != titles.size()) {
-      throw config_error(text(path, ": record ", record, " has ", fields.size(), " fields, but the first one has ",
-                              titles.size()));
+      throw config_error(
+          text(path, ": record ", record, " has ", fields.size(), " fields, but the first one has ", titles.size()));
     }
     out.push_back({fields[find(*label)], fields[find(*first)], second ? fields[find(*second)] : ""});
   }

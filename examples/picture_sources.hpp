@@ -39,11 +39,11 @@ struct library_missing : std::runtime_error {
 
 /// Which pictures are read, and how.
 struct picture_choice {
-  std::string data{};                   ///< --data
-  std::string test{};                   ///< --test; empty: beside the others, or a tenth of them
-  std::string labels{}, test_labels{};  ///< of .npy files
+  std::string data{};                         ///< --data
+  std::string test{};                         ///< --test; empty: beside the others, or a tenth of them
+  std::string labels{}, test_labels{};        ///< of .npy files
   std::string features = "x", targets = "y";  ///< arrays in .npz and HDF5 files
-  std::int64_t pixels = 64;             ///< of PNG and JPEG files
+  std::int64_t pixels = 64;                   ///< of PNG and JPEG files
 };
 
 /// Pictures with labels.
@@ -74,7 +74,8 @@ inline std::int64_t classes_of(data::shared_dataset const& samples) {
   for (std::int64_t id = 0; id < samples.size(); ++id) {
     std::int32_t label = 0;
     samples.read(std::span(&id, 1), pixels.data(), &label);
-    if (label < 0 || label > 1'000'000) throw config_error(text("classify_images: sample ", id, " has the label ", label));
+    if (label < 0 || label > 1'000'000)
+      throw config_error(text("classify_images: sample ", id, " has the label ", label));
     most = std::max(most, label);
   }
   return most + 1;
@@ -125,11 +126,8 @@ labelled_pictures arrays(Arrays from, Open const& open) {
 inline constexpr std::array<double, 3> usual_mean{0.485, 0.456, 0.406}, usual_deviation{0.229, 0.224, 0.225};
 
 inline data::picture_folder_samples folders(std::string const& directory, std::int64_t pixels) {
-  return data::picture_folders{.directory = directory,
-                               .height = pixels,
-                               .width = pixels,
-                               .mean = usual_mean,
-                               .deviation = usual_deviation}
+  return data::picture_folders{
+      .directory = directory, .height = pixels, .width = pixels, .mean = usual_mean, .deviation = usual_deviation}
       .open();
 }
 

@@ -74,7 +74,8 @@ TEST_CASE("nanogpt_order gives the numbers of torch.randint", "[data]") {
 
 TEST_CASE("nanogpt_run lists the samples of nanoGPT's train.py", "[data]") {
   // What torch.randint gave in train.py itself, with --n_layer=2 --n_head=2 --n_embd=24 --block_size=9 --batch_size=3
-  // --gradient_accumulation_steps=4 --max_iters=4 --eval_interval=2 --eval_iters=5 --bias=True, and 3000 and 500 tokens.
+  // --gradient_accumulation_steps=4 --max_iters=4 --eval_interval=2 --eval_iters=5 --bias=True, and 3000 and 500
+  // tokens.
   data::nanogpt_run run{.windows = 2991,
                         .held_out_windows = 491,
                         .steps = 4,
@@ -86,8 +87,8 @@ TEST_CASE("nanogpt_run lists the samples of nanoGPT's train.py", "[data]") {
                         .channels = 24,
                         .context = 9,
                         .bias = true};
-  ids const seen{2725, 1350, 15,   1440, 2642, 1763, 667,  1753, 1823, 1240, 187, 998,  579, 741,  2990, 2864,
-                 2359, 325,  1823, 955,  1212, 2284, 2720, 615,  2550, 256,  1851, 10,  242, 1484, 749,  2778,
+  ids const seen{2725, 1350, 15,   1440, 2642, 1763, 667,  1753, 1823, 1240, 187,  998,  579, 741,  2990, 2864,
+                 2359, 325,  1823, 955,  1212, 2284, 2720, 615,  2550, 256,  1851, 10,   242, 1484, 749,  2778,
                  2589, 2235, 2311, 2240, 2646, 2334, 112,  2512, 1957, 498,  1409, 1958, 243, 2482, 1663, 616};
   CHECK(run.order() == seen);
   CHECK(run.samples_per_step() == 12);

@@ -151,7 +151,7 @@ struct nanogpt_run {
     auto const refuse = [](auto const&... parts) {
       return config_error(text("trireme::data::nanogpt_run: ", parts...));
     };
-    auto const least = {windows, held_out_windows, steps,    batch, accumulation, eval_interval,
+    auto const least = {windows, held_out_windows, steps,   batch, accumulation, eval_interval,
                         layers,  channels,         context, ranks, vocabulary};
     for (auto const each : least) {
       if (each < 1) throw refuse("a field is ", each, ", but all of them must be at least 1");

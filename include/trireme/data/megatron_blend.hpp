@@ -43,12 +43,12 @@ struct megatron_blend_file {
 /// @see data::blend, which mixes any sources and stores no order
 struct megatron_blend {
   std::vector<megatron_blend_file> files{};
-  std::int64_t context = 1024;   ///< Megatron-LM's --seq-length
-  std::int64_t samples = 0;      ///< that the whole run takes: steps * global batch; 0, without weights: all
-  std::uint32_t seed = 1234;     ///< --seed
-  double surplus = 0.005;        ///< --mid-level-dataset-surplus
-  std::int64_t vocabulary = 0;   ///< ids from it on are refused when they are read; 0: any is read
-  std::int32_t separator = -1;   ///< the target after it is -1 (--eod-mask-loss); -1: none
+  std::int64_t context = 1024;  ///< Megatron-LM's --seq-length
+  std::int64_t samples = 0;     ///< that the whole run takes: steps * global batch; 0, without weights: all
+  std::uint32_t seed = 1234;    ///< --seed
+  double surplus = 0.005;       ///< --mid-level-dataset-surplus
+  std::int64_t vocabulary = 0;  ///< ids from it on are refused when they are read; 0: any is read
+  std::int32_t separator = -1;  ///< the target after it is -1 (--eod-mask-loss); -1: none
   [[nodiscard]] listed_order open() const;
   TRIREME_EXACT_BEGIN
   friend bool operator==(megatron_blend const&, megatron_blend const&) = default;
