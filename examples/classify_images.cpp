@@ -1,14 +1,23 @@
-// classify_images [FOLDER] [EPOCHS] [RANKS]
-// classify_images --data FOLDER [EPOCHS] [RANKS] [--size PIXELS]
+// classify_images [SOURCE|-] [EPOCHS] [RANKS] [--test SOURCE] [--size PIXELS] [--labels FILE] [--test-labels FILE]
+//                 [--features NAME] [--targets NAME]
+// classify_images --data SOURCE|- [EPOCHS] [RANKS] [the same options]
 //
-// Trains a ResNet-20 on images in the files of MNIST or Fashion-MNIST (train-images-idx3-ubyte and the other three,
-// uncompressed) in FOLDER, for EPOCHS passes over them (10) on RANKS threads (2). After each pass it prints the loss
-// and the share of test images classified correctly. If FOLDER is missing or -, the program writes small test pictures
-// of three kinds, with noise in a fifth of the pixels, to the working directory, and trains a smaller network on them.
+// Trains a ResNet-20 on pictures for EPOCHS passes over them (10) on RANKS threads (2). After each pass it prints the
+// loss and the share of test pictures classified correctly. SOURCE is
 //
-// With --data the images are PNG and JPEG files, in a folder for each class, resized to squares of PIXELS (64). They
-// are flipped and cut at random. FOLDER/train and FOLDER/val hold those to train on and to test with; without folders
-// of these names a tenth of the images in FOLDER are held out. With --data - the program writes its pictures as PNG
+//   a folder of MNIST's or Fashion-MNIST's files   train-images-idx3-ubyte and the other three, uncompressed
+//   a folder or "pattern*.bin" of CIFAR's files    the binary version of CIFAR-10 or CIFAR-100
+//   a folder with a folder for each class          PNG and JPEG files, resized to squares of PIXELS (64)
+//   a folder or "pattern*.tar" of archives         for each sample a file .png or .jpg and a label in a file .cls
+//   "pattern*.npz", "pattern*.h5"                  arrays of pictures (x, or --features) and labels (y, or --targets)
+//   "pattern*.npy"                                 pictures; --labels names the file of their labels
+//
+// Pictures in arrays are (n, side, side) or (n, side, side, colours); bytes are divided by 255. Test pictures are those
+// of --test, or those beside the others (t10k-..., test_batch.bin, test.bin, the folder val beside train), or a tenth
+// of all that is held out. Pictures that are not MNIST's are flipped and cut at random with --data.
+//
+// If SOURCE is missing or -, the program writes small test pictures of three kinds, with noise in a fifth of the
+// pixels, to the working directory, and trains a smaller network on them: in MNIST's format, or with --data as PNG
 // files.
 //
 // test: - 3 2
@@ -19,6 +28,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -31,33 +42,12 @@
 #include "trireme/nn/convnet.hpp"
 #include "trireme/trireme.hpp"
 
-#ifdef CLASSIFY_IMAGES_PICTURES
-#include "picture_folder.hpp"
-#endif
+#include "picture_sources.hpp"  // with CLASSIFY_IMAGES_PICTURES, CLASSIFY_IMAGES_ZLIB and CLASSIFY_IMAGES_HDF5
 
 using namespace trireme;
 namespace idx = formats::idx;
 
 namespace {
-
-/// Images as numbers around 0, and a class for each.
-struct pictures {
-  tensor<float> images;  // (n, height, width)
-  tensor<std::int32_t> classes;
-
-  [[nodiscard]] std::int64_t count() const { return images.extents()[0]; }
-};
-
-pictures read(std::string const& images, std::string const& labels) {
-  auto const pixels = idx::read(images), kinds = idx::read(labels);
-  if (pixels.extents.rank() != 3 || kinds.extents.rank() != 1 || pixels.extents[0] != kinds.extents[0])
-    throw config_error(text(images, " and ", labels, " are not images and a label for each"));
-  pictures out{tensor<float>(pixels.extents), tensor<std::int32_t>(kinds.extents)};
-  std::transform(pixels.values.begin(), pixels.values.end(), out.images.span().begin(),
-                 [](std::uint8_t pixel) { return (static_cast<float>(pixel) / 255 - 0.29F) / 0.35F; });
-  std::copy(kinds.values.begin(), kinds.values.end(), out.classes.span().begin());
-  return out;
-}
 
 constexpr std::int64_t side = 12;  // of the program's own pictures
 
@@ -123,53 +113,49 @@ double train(nn::convnet const& model, data::any_dataset const& data, data::any_
   return last;
 }
 
-/// On images in the files of MNIST.
-int train_on_files(std::string folder, int epochs, int ranks) {
-  bool const own = folder == "-";
-  if (own) {
-    folder = ".";
+/// Writes the program's own pictures: files of MNIST's format, or PNG files. Says where they are.
+std::string write_own(bool as_files_of_mnist) {
+  if (as_files_of_mnist) {
     write_pictures("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 1536, 1);
     write_pictures("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 512, 2);
+    return ".";
   }
-  auto const known = read(folder + "/train-images-idx3-ubyte", folder + "/train-labels-idx1-ubyte");
-  auto const unseen = read(folder + "/t10k-images-idx3-ubyte", folder + "/t10k-labels-idx1-ubyte");
-  auto const& size = known.images.extents();
-  nn::convnet const model{.images = {size[1], size[2], 1},
-                          .classes = 1 + *std::max_element(known.classes.span().begin(), known.classes.span().end()),
-                          .blocks = own ? 1 : 3,
-                          .channels = own ? 8 : 16};
-  data::in_memory const data(known.images.view(), known.classes.view()),
-      test(unseen.images.view(), unseen.classes.view());
-  return train(model, data, test, own ? 64 : 128, epochs, ranks) > 0.8 || !own ? 0 : 1;
+#ifdef CLASSIFY_IMAGES_PICTURES
+  idx::array drawn, kinds;
+  draw_pictures(1536, 1, drawn, kinds);
+  for (std::size_t n = 0; n < kinds.values.size(); ++n) {
+    char const* const names[] = {"square", "ring", "cross"};
+    write_png(text("pictures/", names[kinds.values[n]], "/", n, ".png"), side,
+              std::span(drawn.values).subspan(n * side * side, side * side));
+  }
+#endif
+  return "pictures";
 }
 
-/// On PNG and JPEG files in a folder for each class.
-int train_on_folders([[maybe_unused]] std::string folder, [[maybe_unused]] std::int64_t pixels,
-                     [[maybe_unused]] int epochs, [[maybe_unused]] int ranks) {
-#ifdef CLASSIFY_IMAGES_PICTURES
-  bool const own = folder == "-";
+/// @param changed  whether pictures are flipped and cut at random.
+int train_on(picture_choice from, bool changed, int epochs, int ranks) {
+  bool const own = from.data == "-";
   if (own) {
-    folder = "pictures";
-    pixels = side;
-    idx::array drawn, kinds;
-    draw_pictures(1536, 1, drawn, kinds);
-    for (std::size_t n = 0; n < kinds.values.size(); ++n) {
-      char const* const names[] = {"square", "ring", "cross"};
-      write_png(text(folder, "/", names[kinds.values[n]], "/", n, ".png"), side,
-                std::span(drawn.values).subspan(n * side * side, side * side));
-    }
+    from.data = write_own(!changed);
+    from.pixels = side;
   }
-  auto const parts = picture_parts_of(folder, pixels);
-  nn::convnet const model{
-      .images = {pixels, pixels, 3}, .classes = parts.classes, .blocks = own ? 1 : 3, .channels = own ? 8 : 16};
-  auto const changed =
-      data::augment(parts.training, data::crop{.padding = std::max<std::int64_t>(1, pixels / 8)}, data::flip{});
-  auto const batch = std::min<std::int64_t>(own ? 64 : 128, changed.size());
-  return train(model, changed, parts.held_out, batch, epochs, ranks) > 0.7 || !own ? 0 : 1;
-#else
-  fmt::print(stderr, "classify_images: --data needs libpng and libjpeg, which were not there when it was built\n");
-  return 77;
-#endif
+  auto parts = picture_parts_of(from);
+  auto const size = parts.training.input_shape();
+  if (size.rank() < 2 || size.rank() > 3) {
+    throw config_error(text(from.data, ": a sample is ", to_string(size),
+                            ", but (side, side) or (side, side, colours) ", "is a picture"));
+  }
+  nn::convnet const model{.images = {size[0], size[1], size.rank() == 3 ? size[2] : 1},
+                          .classes = parts.classes,
+                          .blocks = own ? 1 : 3,
+                          .channels = own ? 8 : 16};
+  if (changed) {
+    parts.training =
+        data::augment(parts.training, data::crop{.padding = std::max<std::int64_t>(1, size[0] / 8)}, data::flip{});
+  }
+  auto const batch = std::min<std::int64_t>(own ? 64 : 128, parts.training.size());
+  auto const least = changed ? 0.7 : 0.8;
+  return train(model, parts.training, parts.held_out, batch, epochs, ranks) > least || !own ? 0 : 1;
 }
 
 }  // namespace
@@ -177,31 +163,44 @@ int train_on_folders([[maybe_unused]] std::string folder, [[maybe_unused]] std::
 int main(int count, char** arguments) {
   try {
     std::vector<std::string> plain;
-    std::string folder;
-    int pixels = 64;
+    picture_choice from;
+    std::string pixels = "64";
+    std::map<std::string, std::string*, std::less<>> const options{{"--data", &from.data},
+                                                                   {"--test", &from.test},
+                                                                   {"--labels", &from.labels},
+                                                                   {"--size", &pixels},
+                                                                   {"--features", &from.features},
+                                                                   {"--targets", &from.targets},
+                                                                   {"--test-labels", &from.test_labels}};
     for (int i = 1; i < count; ++i) {
       std::string const given = arguments[i];
-      bool const takes_value = given == "--data" || given == "--size";
-      if (takes_value && i + 1 == count) throw std::invalid_argument(given + " needs a value");
-      if (!takes_value && given.starts_with("--")) throw std::invalid_argument(given);
-      if (given == "--data") {
-        folder = arguments[++i];
-      } else if (given == "--size") {
-        pixels = number(arguments[++i], 8);
-      } else {
+      auto const option = options.find(given);
+      if (option == options.end() && given.starts_with("--")) throw std::invalid_argument("there is no " + given);
+      if (option == options.end()) {
         plain.push_back(given);
+        continue;
       }
+      if (i + 1 == count) throw std::invalid_argument(given + " needs a value");
+      *option->second = arguments[++i];
     }
-    if (!folder.empty()) plain.insert(plain.begin(), folder);
-    if (plain.empty()) plain.emplace_back("-");
-    if (plain.size() > 3) throw std::invalid_argument("too many arguments");
-    auto const epochs = plain.size() > 1 ? number(plain[1].c_str(), 1) : 10;
-    auto const ranks = plain.size() > 2 ? number(plain[2].c_str(), 1) : 2;
-    return folder.empty() ? train_on_files(plain[0], epochs, ranks) : train_on_folders(folder, pixels, epochs, ranks);
+    bool const changed = !from.data.empty();
+    if (!changed) {
+      from.data = plain.empty() ? "-" : plain.front();
+      if (!plain.empty()) plain.erase(plain.begin());
+    }
+    if (plain.size() > 2) throw std::invalid_argument("too many arguments");
+    from.pixels = number(pixels.c_str(), 8);
+    auto const epochs = plain.empty() ? 10 : number(plain[0].c_str(), 1);
+    auto const ranks = plain.size() < 2 ? 2 : number(plain[1].c_str(), 1);
+    return train_on(from, changed, epochs, ranks);
+  } catch (library_missing const& problem) {
+    fmt::print(stderr, "classify_images: {}\n", problem.what());
+    return 77;
   } catch (std::invalid_argument const& problem) {
     fmt::print(stderr,
-               "classify_images: {}\nusage: classify_images [FOLDER|-] [EPOCHS] [RANKS]\n"
-               "       classify_images --data FOLDER|- [EPOCHS] [RANKS] [--size PIXELS]\n",
+               "classify_images: {}\nusage: classify_images [SOURCE|-] [EPOCHS] [RANKS]\n"
+               "       classify_images --data SOURCE|- [EPOCHS] [RANKS] [--test SOURCE] [--size PIXELS]\n"
+               "           [--labels FILE] [--test-labels FILE] [--features NAME] [--targets NAME]\n",
                problem.what());
     return 2;
   } catch (std::exception const& problem) {

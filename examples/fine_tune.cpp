@@ -1,17 +1,23 @@
-// fine_tune --from DIR [--to DIR] [--pairs FILE] [--most N] [--length N] [--epochs N] [--batch N] [--rate R]
-//           [--ranks N]
+// fine_tune --from DIR [--to DIR] [--data FILE] [--text NAME] [--second NAME] [--label NAME] [--most N] [--length N]
+//           [--epochs N] [--batch N] [--rate R] [--ranks N]
 //
-// Trains a BERT to classify whether two sentences have the same meaning. DIR has its config.json, model.safetensors and
-// tokenizer.json (word pieces), in Hugging Face's format; a model without a classifier of two classes gets a new one.
-// FILE (verse_pairs.tsv, which scripts/prepare-verse-pairs writes) has the format of MRPC: after a line of titles,
-// lines of a label, two numbers and two sentences, separated by tabs. The first N pairs are used (--most; 0: all),
-// truncated to N tokens each (--length; 64). Every fifth of them is held out: after each epoch the program prints the
-// results on those. The learning rate rises to R (5e-5) and falls to 0. At the end the model, its tokenizer and its
-// other files are written to the DIR of --to.
+// Trains a BERT to classify texts, or pairs of them: whether two sentences have the same meaning, say. DIR has its
+// config.json, model.safetensors and tokenizer.json (word pieces), in Hugging Face's format; a model whose classifier
+// has another number of classes gets a new one.
+//
+// FILE is JSON lines (.jsonl), a table of commas (.csv) or of tabs (.tsv), whose first line has the titles. --text,
+// --second and --label name its keys or columns; if they are left out, these are tried: text, sentence1, sentence;
+// sentence2; label; and the titles of MRPC's file. Different labels, in the order of their bytes, are the classes.
+// Without --data FILE is verse_pairs.tsv, which scripts/prepare-verse-pairs writes (--pairs FILE is the same option).
+// The first N samples are used (--most; 0: all), truncated to N tokens each (--length; 64). Every fifth of them is held
+// out: after each epoch the program prints the results on those. The learning rate rises to R (5e-5) and falls to 0. At
+// the end the model, its tokenizer and its other files are written to the DIR of --to.
 //
 // If the DIR of --from is -, the program writes a tiny model and pairs to the working directory and uses these.
 //
 // test: --from - --epochs 1
+// test: --from - --epochs 1 --data own.jsonl
+// test: --from - --epochs 1 --data own.csv
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -19,12 +25,14 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <fmt/core.h>
 
+#include "labelled_texts.hpp"
 #include "trireme/formats/tokenizer.hpp"
 #include "trireme/nn/bert_files.hpp"
 #include "trireme/train/pretrained.hpp"
@@ -46,15 +54,15 @@ Number number(options const& given, std::string const& name) {
   return out;
 }
 
-/// Pairs of sentences: rows of tokens, and whether the sentences have the same meaning.
-struct pairs {
+/// Texts: rows of tokens, and the class of each.
+struct rows {
   std::int64_t length = 0;
-  std::vector<std::int32_t> tokens, same;
+  std::vector<std::int32_t> tokens, classes;
 
-  [[nodiscard]] auto count() const { return static_cast<std::int64_t>(same.size()); }
+  [[nodiscard]] auto count() const { return static_cast<std::int64_t>(classes.size()); }
   [[nodiscard]] auto data() const {
     return data::in_memory(tensor_view<std::int32_t const>(tokens.data(), {count(), length}),
-                           tensor_view<std::int32_t const>(same.data(), {count()}));
+                           tensor_view<std::int32_t const>(classes.data(), {count()}));
   }
 };
 
@@ -64,53 +72,50 @@ std::int32_t special(formats::tokenizer const& words, std::string_view token) {
   throw config_error(text("the tokenizer has no ", token));
 }
 
-/// Reads the first pairs of a file (most = 0: all); every fifth one is held out.
-void read(std::string const& path, std::int64_t most, formats::tokenizer const& words, nn::bert const& model,
-          pairs& train, pairs& held_out) {
+/// Makes rows of texts; every fifth one is held out.
+void encode(std::vector<labelled_text> const& texts, std::vector<std::string> const& labels,
+            formats::tokenizer const& words, nn::bert const& model, rows& train, rows& held_out) {
   auto const begin = special(words, "[CLS]");
   formats::word_memory known;
-  auto const file = formats::read_text(path);
-  std::string_view lines = file;
-  auto const cut = [](std::string_view& from, char end) {
-    auto const out = from.substr(0, from.find(end));
-    from.remove_prefix(std::min(out.size() + 1, from.size()));
-    return out;
-  };
-  cut(lines, '\n');  // titles
-  for (std::int64_t n = 0; (most == 0 || n < most) && !lines.empty(); ++n) {
-    auto line = cut(lines, '\n');
-    bool const has_five = std::ranges::count(line, '\t') == 4;
-    std::string_view label, of_first, of_second, first, second;
-    for (auto* column : {&label, &of_first, &of_second, &first, &second}) *column = cut(line, '\t');
-    if (second.ends_with('\r')) second.remove_suffix(1);
-    if ((label != "0" && label != "1") || second.empty() || !has_five)
-      throw config_error(text(path, ": pair ", n + 1, " is not a label, two numbers and two sentences"));
+  for (std::size_t n = 0; n < texts.size(); ++n) {
     auto& to = n % 5 == 4 ? held_out : train;
-    auto a = words.encode(first, known, formats::special_tokens::without);
-    auto b = words.encode(second, known, formats::special_tokens::without);
+    auto a = words.encode(texts[n].first, known, formats::special_tokens::without);
+    auto b = words.encode(texts[n].second, known, formats::special_tokens::without);
     auto const length = static_cast<std::size_t>(to.length);
-    while (a.size() + b.size() + 3 > length) (a.size() > b.size() ? a : b).pop_back();
+    std::size_t const marks = b.empty() ? 2 : 3;
+    while (a.size() + b.size() + marks > length) (a.size() > b.size() ? a : b).pop_back();
     to.tokens.push_back(begin);
     for (auto const* part : {&a, &b}) {
+      if (part == &b && b.empty()) continue;
       to.tokens.insert(to.tokens.end(), part->begin(), part->end());
       to.tokens.push_back(model.separator);
     }
-    to.same.push_back(label == "1" ? 1 : 0);
-    to.tokens.resize(to.same.size() * length, model.padding);
+    auto const found = std::lower_bound(labels.begin(), labels.end(), texts[n].label);
+    to.classes.push_back(static_cast<std::int32_t>(found - labels.begin()));
+    to.tokens.resize(to.classes.size() * length, model.padding);
   }
 }
 
-/// Writes an untrained model, its six words, and pairs of sentences, of which the second one may negate the first.
+/// Writes an untrained model, its six words, and pairs of sentences, of which the second one may negate the first, as a
+/// table and as JSON lines; and single ones as another table.
 void write_own_files() {
-  std::string lines = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n";
+  std::string lines = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n", objects, table = "label,text\n";
   for (std::uint64_t i = 0; i < 5120; ++i) {
     auto const random = random_block({1, i}, 0, 0, 0);
     auto const* const one = random[0] % 2 == 0 ? "the cat" : "the dog";
     bool const same = random[1] % 3 > 0;
     lines += text(same ? 1 : 0, "\t0\t0\t", one, " sleeps\t", one, same ? " sleeps\n" : " never sleeps\n");
+    objects += text("{\"sentence1\": \"", one, " sleeps\", \"sentence2\": \"", one, same ? " sleeps" : " never sleeps",
+                    "\", \"label\": \"", same ? "same" : "other", "\"}\n");
+    table += text(random[2] % 2 == 0 ? "asleep"
+                  : same             ? "asleep"
+                                     : "awake",
+                  ",\"", one, random[2] % 2 == 0 || same ? " sleeps" : " never sleeps", "\"\n");
   }
   formats::directory const here(".");
   formats::atomic_write(here, "verse_pairs.tsv", lines);
+  formats::atomic_write(here, "own.jsonl", objects);
+  formats::atomic_write(here, "own.csv", table);
   formats::atomic_write(here, "tokenizer.json", R"({"pre_tokenizer": {"type": "BertPreTokenizer"}, "model": {
     "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
     "vocab": {
@@ -132,20 +137,29 @@ int run(options given) {
              length = number<std::int64_t>(given, "--length");
   auto const words = formats::tokenizer::read(tokenizer);
   auto model = nn::read_description<nn::bert>(from);
-  bool const fresh = model.classes != 2;
-  model.classes = 2;
+  auto const& file = given["--data"];
+  auto const texts = read_labelled_texts(file, number<std::int64_t>(given, "--most"),
+                                         {given["--label"], given["--text"], given["--second"]});
+  std::set<std::string> different;
+  for (auto const& each : texts) different.insert(each.label);
+  std::vector<std::string> const labels(different.begin(), different.end());
+  if (labels.size() < 2 || labels.size() > 1000) {
+    throw config_error(text(file, " has ", labels.size(), " different labels, but 2 to 1000 are classes"));
+  }
+  auto const classes = static_cast<std::int64_t>(labels.size());
+  bool const fresh = model.classes != classes;
+  model.classes = classes;
   model.separator = special(words, "[SEP]");
   if (batch < 1 || length < 5 || length > model.context || words.vocabulary() > model.vocabulary) {
     throw config_error(text("--batch is at least 1, --length from 5 to ", model.context, " of this model, and ",
                             words.vocabulary(), " words of the tokenizer at most its ", model.vocabulary));
   }
-  pairs train{length, {}, {}}, held_out{length, {}, {}};
-  read(given["--pairs"], number<std::int64_t>(given, "--most"), words, model, train, held_out);
+  rows train{length, {}, {}}, held_out{length, {}, {}};
+  encode(texts, labels, words, model, train, held_out);
   auto const each = train.count() / batch, steps = epochs * each;
-  if (steps == 0 || held_out.count() == 0)
-    throw config_error(text("no epochs, or ", given["--pairs"], " has no batch of ", batch));
-  fmt::print("{} pairs, {} more are held out; the classifier {}\n", train.count(), held_out.count(),
-             fresh ? "is new" : "is kept");
+  if (steps == 0 || held_out.count() == 0) throw config_error(text("no epochs, or ", file, " has no batch of ", batch));
+  fmt::print("{} texts of {} classes, {} more are held out; the classifier {}\n", train.count(), classes,
+             held_out.count(), fresh ? "is new" : "is kept");
   optim::linear const rate{.peak = number<double>(given, "--rate"), .warmup = steps / 10, .total = steps};
   if (!to.empty()) formats::expect_writable(to);
   double last = 0;
@@ -154,11 +168,12 @@ int run(options given) {
     load_pretrained(trainer, from, {.fresh = fresh ? "classifier.*" : ""});
     for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
       auto const done = trainer.fit(train.data(), {.steps = steps, .batch = batch, .stop_after = epoch * each});
-      auto const [seen] = trainer.evaluate(held_out.data(), batch, metric::confusion(2));
+      auto const [seen] = trainer.evaluate(held_out.data(), batch, metric::confusion(classes));
       if (world.rank() != 0) continue;
       last = seen.accuracy();
-      fmt::print("epoch {}: loss {:.4f}, accuracy {:.2f} %, F1 {:.2f} %, {:.1f} s\n", epoch, done.last_loss, 100 * last,
-                 100 * seen.f1(1), done.seconds);
+      auto const f1 = classes == 2 ? fmt::format(", F1 {:.2f} %", 100 * seen.f1(1)) : "";
+      fmt::print("epoch {}: loss {:.4f}, accuracy {:.2f} %{}, {:.1f} s\n", epoch, done.last_loss, 100 * last, f1,
+                 done.seconds);
       std::fflush(stdout);
     }
     if (to.empty()) return;
@@ -177,13 +192,15 @@ int run(options given) {
 
 int main(int count, char** arguments) {
   try {
-    options given{{"--from", ""},    {"--pairs", "verse_pairs.tsv"},
-                  {"--to", ""},      {"--epochs", "3"},
-                  {"--ranks", "2"},  {"--rate", "5e-5"},
-                  {"--batch", "32"}, {"--length", "64"},
-                  {"--most", "0"}};
+    options given{{"--from", ""},     {"--data", "verse_pairs.tsv"},
+                  {"--to", ""},       {"--epochs", "3"},
+                  {"--text", ""},     {"--second", ""},
+                  {"--label", ""},    {"--ranks", "2"},
+                  {"--rate", "5e-5"}, {"--batch", "32"},
+                  {"--length", "64"}, {"--most", "0"}};
     for (int i = 1; i < count; i += 2) {
-      auto const option = given.find(std::string_view(arguments[i]));
+      std::string_view const name = arguments[i];
+      auto const option = given.find(name == "--pairs" ? "--data" : name);
       if (option == given.end() || i + 1 == count)
         throw config_error(text(arguments[i], option == given.end() ? " is not an option" : " needs a value"));
       option->second = arguments[i + 1];

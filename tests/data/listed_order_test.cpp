@@ -13,6 +13,7 @@
 #include "../support/sentence.hpp"
 #include "trireme/data/function.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/data/megatron_blend.hpp"
 #include "trireme/data/megatron_windows.hpp"
 #include "trireme/formats/file.hpp"
 
@@ -71,6 +72,43 @@ TEST_CASE("nanogpt_order gives the numbers of torch.randint", "[data]") {
   CHECK(contains(sentence_of<config_error>([] { static_cast<void>(data::nanogpt_order(0, 0, 1)); }), "at least 1"));
 }
 
+TEST_CASE("nanogpt_run lists the samples of nanoGPT's train.py", "[data]") {
+  // What torch.randint gave in train.py itself, with --n_layer=2 --n_head=2 --n_embd=24 --block_size=9 --batch_size=3
+  // --gradient_accumulation_steps=4 --max_iters=4 --eval_interval=2 --eval_iters=5 --bias=True, and 3000 and 500
+  // tokens.
+  data::nanogpt_run run{.windows = 2991,
+                        .held_out_windows = 491,
+                        .steps = 4,
+                        .batch = 3,
+                        .accumulation = 4,
+                        .eval_interval = 2,
+                        .eval_iterations = 5,
+                        .layers = 2,
+                        .channels = 24,
+                        .context = 9,
+                        .bias = true};
+  ids const seen{2725, 1350, 15,   1440, 2642, 1763, 667,  1753, 1823, 1240, 187,  998,  579, 741,  2990, 2864,
+                 2359, 325,  1823, 955,  1212, 2284, 2720, 615,  2550, 256,  1851, 10,   242, 1484, 749,  2778,
+                 2589, 2235, 2311, 2240, 2646, 2334, 112,  2512, 1957, 498,  1409, 1958, 243, 2482, 1663, 616};
+  CHECK(run.order() == seen);
+  CHECK(run.samples_per_step() == 12);
+  run.vocabulary = 65;
+  CHECK(run.drawn_by_weights() == 40592);  // as a model of 9 places, 65 words, 2 layers of 24 channels draws
+  run.ranks = 2;
+  auto const two = run.order();
+  run.ranks = 1, run.seed = 1338, run.accumulation = 2, run.eval_interval = 100, run.eval_iterations = 0;
+  auto const second = run.order();  // rank 1 draws from the next seed, and evaluates nothing
+  for (std::size_t step = 0; step < 4; ++step) {
+    CHECK(std::equal(two.begin() + static_cast<std::ptrdiff_t>(12 * step + 6),
+                     two.begin() + static_cast<std::ptrdiff_t>(12 * step + 12),
+                     second.begin() + static_cast<std::ptrdiff_t>(6 * step)));
+  }
+  run.ranks = 3;
+  CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(run.order()); }), "a multiple of 3 ranks"));
+  run.windows = 0;
+  CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(run.order()); }), "must be at least 1"));
+}
+
 TEST_CASE("megatron_windows are the samples of Megatron-LM in its order", "[data]") {
   static_assert(dataset<data::megatron_samples> && has_sample_order<data::megatron_samples>);
   scratch const here;
@@ -100,6 +138,35 @@ TEST_CASE("megatron_windows are the samples of Megatron-LM in its order", "[data
   together.context = 100, together.samples = 390, together.seed = 42;
   together.first_sequence = 10, together.last_sequence = 44;
   expect("order_together", together);
+
+  auto const expect_blend = [&](std::string const& name, data::megatron_blend from) {
+    CAPTURE(name);
+    from.files.front().file = here / from.files.front().file, from.files.back().file = here / from.files.back().file;
+    auto const samples = from.open();
+    auto const wanted = numbers_of<std::int32_t>(here / name);
+    auto const context = static_cast<std::size_t>(from.context);
+    REQUIRE(wanted.size() == static_cast<std::size_t>(samples.epoch_size()) * (context + 1));
+    std::vector<std::int32_t> in(context), out(context);
+    bool equal = true;
+    for (std::int64_t i = 0; i < samples.epoch_size(); ++i) {
+      auto const id = samples.id_at(99, 1, i);
+      samples.read(std::span(&id, 1), in.data(), out.data());
+      auto const* const tokens = wanted.data() + static_cast<std::size_t>(i) * (context + 1);
+      equal &= std::equal(in.begin(), in.end(), tokens) && std::equal(out.begin(), out.end(), tokens + 1);
+    }
+    CHECK(equal);
+  };
+  data::megatron_blend blend{.files = {{"megatron_u16.bin", 30}, {"part.bin", 70}}, .context = 64, .samples = 500};
+  expect_blend("blend", blend);
+  auto refused = blend;
+  refused.files.back().weight = 0;
+  CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(refused.open()); }), "all weights are positive"));
+  CHECK(to_string(blend).starts_with("trireme::data::megatron_blend{.files = {{\"megatron_u16.bin\", 30}, {"));
+  blend.files.front().weight = blend.files.back().weight = 0;
+  blend.samples = 100, blend.seed = 3;
+  expect_blend("blend_sized", blend);
+  blend.samples = 0;
+  expect_blend("blend_all", blend);
 
   one.separator = 0;
   auto const masked = one.open();
