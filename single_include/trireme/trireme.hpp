@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: baa4751266ae1a5d2b3e9384026627e238f8ef1a73f1bd5de1ad2f41ece22f35
+// SHA-256 of the sources: 2baccbdbdb2c90fdd01359f5c9249c65eb58495cb1ee0b789b733fe7a458a623
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -2539,9 +2539,22 @@ template <class T>
 inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 }  // namespace detail
 
+namespace detail {
+// (std::conditional would have names of functions spelt otherwise by g++ than by clang++, and one of them could not
+// link what the other has compiled.)
+template <class T>
+struct accumulate {
+  using type = float;
+};
+template <>
+struct accumulate<double> {
+  using type = double;
+};
+}  // namespace detail
+
 /// The type of sums of T.
 template <class T>
-using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
+using accumulate_t = typename detail::accumulate<T>::type;
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
@@ -8027,10 +8040,9 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
   auto const all = geometry_of(op).all();
   auto const others = touched(op);
   bool const reachable =
-      has_transfers(op)
-          ? std::ranges::all_of(op.raw_transfers,
-                                [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
-          : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
+      has_transfers(op) ? std::all_of(op.raw_transfers.begin(), op.raw_transfers.end(),
+                                      [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
+                        : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
   bool const writable = broadcasts && holds(op.is_root() ? op.it.from : op.it.to, all);
   return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
 }
@@ -8337,8 +8349,8 @@ inline node_outcome advance(node_operation& op) {
              waits_with(mine.filled.load(), board.drained.load() + node_board::slot_count);
     }
     case exchanging:
-      return std::ranges::any_of(op.messages,
-                                 [&](auto const& each) { return each.what.peer == rank && awaits(op, each); });
+      return std::any_of(op.messages.begin(), op.messages.end(),
+                         [&](auto const& each) { return each.what.peer == rank && awaits(op, each); });
     default:
       return false;
   }
@@ -8872,7 +8884,7 @@ class node_engine final : public collective_engine {
     auto const count = static_cast<int>(chosen.size());
     auto* const own = group_.launch->make_board(count);
     auto const places = collect(kind, own == nullptr ? std::uint64_t{0} : group_.launch->offset(own));
-    if (std::ranges::find(places, std::uint64_t{0}) != places.end()) {
+    if (std::find(places.begin(), places.end(), std::uint64_t{0}) != places.end()) {
       if (own != nullptr) group_.launch->backend->deallocate(own, group_.launch->board_bytes(count));
       throw comm_error(text(group_.launch->who, ": ", name_of(kind),
                             " has no shared memory left for another group; free tensors from allocate, or groups"),
@@ -8884,7 +8896,7 @@ class node_engine final : public collective_engine {
       members.push_back(group_.world_rank(each));
       boards.push_back(std::launder(elements_at<node_board>(group_.at(each, places[static_cast<std::size_t>(each)]))));
     }
-    auto const place = static_cast<int>(std::ranges::find(chosen, group_.rank) - chosen.begin());
+    auto const place = static_cast<int>(std::find(chosen.begin(), chosen.end(), group_.rank) - chosen.begin());
     return std::make_shared<node_engine>(driver_, std::move(members), place, deadline, std::move(boards));
   }
 
@@ -12315,60 +12327,61 @@ using object = std::vector<member>;  ///< in the order of the text
 /// Threads  as a std::vector.
 class value {
  public:
-  value() = default;
-  value(std::nullptr_t) {}              // NOLINT(google-explicit-constructor)
-  template <std::same_as<bool> Truth>   // a pointer does not convert to bool
-  value(Truth truth) : data_(truth) {}  // NOLINT(google-explicit-constructor)
+  value() noexcept {}                                            // NOLINT(modernize-use-equals-default)
+  value(std::nullptr_t) noexcept {}                              // NOLINT(google-explicit-constructor)
+  template <std::same_as<bool> Truth>                            // a pointer does not convert to bool
+  value(Truth truth) : boolean_(truth), kind_(kind::boolean) {}  // NOLINT(google-explicit-constructor)
   template <std::signed_integral Integer>
-  value(Integer number) : data_(std::int64_t{number}) {}  // NOLINT(google-explicit-constructor)
+  value(Integer number) : small_(number), kind_(kind::small) {}  // NOLINT(google-explicit-constructor)
   template <std::unsigned_integral Integer>
   requires(!std::same_as<Integer, bool>) value(Integer number) {  // NOLINT(google-explicit-constructor)
     if (std::uint64_t{number} > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      data_ = std::uint64_t{number};
+      large_ = number, kind_ = kind::large;
     } else {
-      data_ = static_cast<std::int64_t>(number);
+      small_ = static_cast<std::int64_t>(number), kind_ = kind::small;
     }
   }
   template <std::floating_point Float>
-  value(Float number) : data_(static_cast<double>(number)) {}  // NOLINT(google-explicit-constructor)
-  value(std::string text) : data_(std::move(text)) {}          // NOLINT(google-explicit-constructor)
-  value(std::string_view text) : data_(std::string(text)) {}   // NOLINT(google-explicit-constructor)
-  value(char const* text) : data_(std::string(text)) {}        // NOLINT(google-explicit-constructor)
-  value(json::array elements) : data_(std::move(elements)) {}  // NOLINT(google-explicit-constructor)
-  value(json::object members);                                 // NOLINT(google-explicit-constructor)
+  value(Float number) : real_(static_cast<double>(number)), kind_(kind::real) {}  // NOLINT(google-explicit-constructor)
+  value(std::string text) : string_(std::move(text)), kind_(kind::string) {}      // NOLINT(google-explicit-constructor)
+  value(std::string_view text) : string_(text), kind_(kind::string) {}            // NOLINT(google-explicit-constructor)
+  value(char const* text) : string_(text), kind_(kind::string) {}                 // NOLINT(google-explicit-constructor)
+  value(json::array elements);                                                    // NOLINT(google-explicit-constructor)
+  value(json::object members);                                                    // NOLINT(google-explicit-constructor)
+
+  value(value const& other);
+  value(value&& other) noexcept;
+  value& operator=(value const& other);
+  value& operator=(value&& other) noexcept;
+  ~value();
 
   /// Makes an object from members: `json::value::make({{"step", 7}, {"loss", 0.5}})`.
   static value make(std::initializer_list<member> members);
 
-  [[nodiscard]] bool is_null() const noexcept { return holds<std::monostate>(); }
-  [[nodiscard]] bool is_bool() const noexcept { return holds<bool>(); }
-  [[nodiscard]] bool is_integer() const noexcept { return holds<std::int64_t>() || holds<std::uint64_t>(); }
-  [[nodiscard]] bool is_negative() const noexcept {
-    auto const* number = std::get_if<std::int64_t>(&data_);
-    return number != nullptr && *number < 0;
-  }
-  [[nodiscard]] bool is_number() const noexcept { return is_integer() || holds<double>(); }
-  [[nodiscard]] bool is_string() const noexcept { return holds<std::string>(); }
-  [[nodiscard]] bool is_array() const noexcept { return holds<json::array>(); }
-  [[nodiscard]] bool is_object() const noexcept { return holds<json::object>(); }
+  [[nodiscard]] bool is_null() const noexcept { return kind_ == kind::null; }
+  [[nodiscard]] bool is_bool() const noexcept { return kind_ == kind::boolean; }
+  [[nodiscard]] bool is_integer() const noexcept { return kind_ == kind::small || kind_ == kind::large; }
+  [[nodiscard]] bool is_negative() const noexcept { return kind_ == kind::small && small_ < 0; }
+  [[nodiscard]] bool is_number() const noexcept { return is_integer() || kind_ == kind::real; }
+  [[nodiscard]] bool is_string() const noexcept { return kind_ == kind::string; }
+  [[nodiscard]] bool is_array() const noexcept { return kind_ == kind::elements; }
+  [[nodiscard]] bool is_object() const noexcept { return kind_ == kind::members; }
 
   // Each throws format_error if the value is something else.
-  [[nodiscard]] bool as_bool() const { return get<bool>("true or false"); }
-  [[nodiscard]] std::int64_t as_int64() const { return get<std::int64_t>("an integer of 64 bits"); }
+  [[nodiscard]] bool as_bool() const { return of(kind::boolean, boolean_, "true or false"); }
+  [[nodiscard]] std::int64_t as_int64() const { return of(kind::small, small_, "an integer of 64 bits"); }
   [[nodiscard]] std::uint64_t as_uint64() const {
-    if (auto const* small = std::get_if<std::int64_t>(&data_); small != nullptr && *small >= 0) {
-      return static_cast<std::uint64_t>(*small);
-    }
-    return get<std::uint64_t>("an integer that is not negative");
+    if (kind_ == kind::small && small_ >= 0) return static_cast<std::uint64_t>(small_);
+    return of(kind::large, large_, "an integer that is not negative");
   }
   [[nodiscard]] double as_double() const {
-    if (auto const* number = std::get_if<std::int64_t>(&data_)) return static_cast<double>(*number);
-    if (auto const* number = std::get_if<std::uint64_t>(&data_)) return static_cast<double>(*number);
-    return get<double>("a number");
+    if (kind_ == kind::small) return static_cast<double>(small_);
+    if (kind_ == kind::large) return static_cast<double>(large_);
+    return of(kind::real, real_, "a number");
   }
-  [[nodiscard]] std::string const& as_string() const { return get<std::string>("a string"); }
-  [[nodiscard]] json::array const& as_array() const { return get<json::array>("an array"); }
-  [[nodiscard]] json::object const& as_object() const { return get<json::object>("an object"); }
+  [[nodiscard]] std::string const& as_string() const { return of(kind::string, string_, "a string"); }
+  [[nodiscard]] json::array const& as_array() const { return of(kind::elements, array_, "an array"); }
+  [[nodiscard]] json::object const& as_object() const { return of(kind::members, object_, "an object"); }
 
   /// The member of that name, or nullptr; linear in the number of members.
   [[nodiscard]] value const* find(std::string_view key) const;
@@ -12395,17 +12408,27 @@ class value {
   friend bool operator==(value const& a, value const& b);
 
  private:
+  // Which member of the union it has. (With a std::variant g++ took 3 % more memory for trireme.hpp.)
+  enum class kind : std::uint8_t { null, boolean, small, large, real, string, elements, members };
   template <class T>
-  [[nodiscard]] bool holds() const noexcept {
-    return std::holds_alternative<T>(data_);
+  [[nodiscard]] T const& of(kind wanted, T const& content, std::string_view name) const {
+    if (kind_ == wanted) return content;
+    fail(text("expected ", name));
   }
-  template <class T>
-  [[nodiscard]] T const& get(std::string_view wanted) const {
-    if (auto const* content = std::get_if<T>(&data_)) return *content;
-    fail(text("expected ", wanted));
-  }
+  void clear() noexcept;            // makes it null
+  void fill(value const& from);     // of null
+  void take(value& from) noexcept;  // of null
 
-  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, json::array, json::object> data_;
+  union {
+    bool boolean_;
+    std::int64_t small_;
+    std::uint64_t large_;  ///< larger than any std::int64_t
+    double real_;
+    std::string string_;
+    json::array array_;
+    json::object object_;
+  };
+  kind kind_ = kind::null;
   std::shared_ptr<std::string const> source_;
   std::uint64_t offset_ = 0;
 };
@@ -12839,7 +12862,45 @@ class printer {
 
 }  // namespace detail
 
-TRIREME_BODY value::value(json::object members) : data_(std::move(members)) {}
+TRIREME_BODY value::value(json::array elements) : array_(std::move(elements)), kind_(kind::elements) {}
+TRIREME_BODY value::value(json::object members) : object_(std::move(members)), kind_(kind::members) {}
+TRIREME_BODY value::value(value const& other) : source_(other.source_), offset_(other.offset_) { fill(other); }
+TRIREME_BODY value::value(value&& other) noexcept : source_(std::move(other.source_)), offset_(other.offset_) {
+  take(other);
+}
+TRIREME_BODY value& value::operator=(value const& other) { return *this = value(other); }
+TRIREME_BODY value& value::operator=(value&& other) noexcept {
+  value moved(std::move(other));  // first: it may be an element of this one
+  clear();
+  take(moved);
+  source_ = std::move(moved.source_);
+  offset_ = moved.offset_;
+  return *this;
+}
+TRIREME_BODY value::~value() { clear(); }
+TRIREME_BODY void value::clear() noexcept {
+  if (kind_ == kind::string) std::destroy_at(&string_);
+  if (kind_ == kind::elements) std::destroy_at(&array_);
+  if (kind_ == kind::members) std::destroy_at(&object_);
+  kind_ = kind::null;
+}
+TRIREME_BODY void value::fill(value const& from) {
+  if (from.kind_ == kind::boolean) boolean_ = from.boolean_;
+  if (from.kind_ == kind::small) small_ = from.small_;
+  if (from.kind_ == kind::large) large_ = from.large_;
+  if (from.kind_ == kind::real) real_ = from.real_;
+  if (from.kind_ == kind::string) std::construct_at(&string_, from.string_);
+  if (from.kind_ == kind::elements) std::construct_at(&array_, from.array_);
+  if (from.kind_ == kind::members) std::construct_at(&object_, from.object_);
+  kind_ = from.kind_;
+}
+TRIREME_BODY void value::take(value& from) noexcept {
+  if (from.kind_ < kind::string) return fill(from);
+  if (from.kind_ == kind::string) std::construct_at(&string_, std::move(from.string_));
+  if (from.kind_ == kind::elements) std::construct_at(&array_, std::move(from.array_));
+  if (from.kind_ == kind::members) std::construct_at(&object_, std::move(from.object_));
+  kind_ = from.kind_;
+}
 TRIREME_BODY value value::make(std::initializer_list<member> members) { return json::object(members); }
 TRIREME_BODY value const* value::find(std::string_view key) const {
   auto const& members = as_object();
@@ -12852,17 +12913,39 @@ TRIREME_BODY value const& value::at(std::string_view key) const {
   return *found;
 }
 TRIREME_BODY value& value::set(std::string key, value to) {
-  if (is_null()) data_ = json::object{};
+  if (is_null()) std::construct_at(&object_), kind_ = kind::members;
   if (auto const* old = find(key))
     return const_cast<value&>(*old) = std::move(to);  // `found` belongs to this object, which is not const
-  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
+  return object_.emplace_back(member{std::move(key), std::move(to)}).content;
 }
 TRIREME_BODY value& value::push_back(value element) {
-  if (is_null()) data_ = json::array{};
+  if (is_null()) std::construct_at(&array_), kind_ = kind::elements;
   static_cast<void>(as_array());
-  return std::get<json::array>(data_).emplace_back(std::move(element));
+  return array_.emplace_back(std::move(element));
 }
-TRIREME_BODY bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+TRIREME_BODY bool operator==(value const& a, value const& b) {
+  using kind = value::kind;
+  if (a.kind_ != b.kind_) return false;
+  switch (a.kind_) {
+    case kind::null:
+      return true;
+    case kind::boolean:
+      return a.boolean_ == b.boolean_;
+    case kind::small:
+      return a.small_ == b.small_;
+    case kind::large:
+      return a.large_ == b.large_;
+    case kind::real:
+      return a.real_ == b.real_;
+    case kind::string:
+      return a.string_ == b.string_;
+    case kind::elements:
+      return a.array_ == b.array_;
+    case kind::members:
+      return a.object_ == b.object_;
+  }
+  return false;
+}
 
 TRIREME_BODY value parse(std::string_view text, std::string_view path, limits const& most) {
   return detail::tree_builder(text, path, most).build();
@@ -13737,7 +13820,7 @@ TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view tex
     }
     all.push_back({name, plain});
   }
-  std::ranges::stable_sort(all, {}, &indexed_tensor::file);
+  std::stable_sort(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.file < b.file; });
   std::size_t count = 0;
   for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
   if (count > most_weight_files) {
@@ -13779,7 +13862,7 @@ TRIREME_BODY weight_files::weight_files(std::string directory, file_system& file
       throw io_error(directory_, text("there is neither ", weight_file, " nor ", weight_index_file, " in it"));
     add_indexed(*index, files);
   }
-  std::ranges::sort(tensors_, {}, [](tensor const& each) -> std::string_view { return each.what->name; });
+  std::sort(tensors_.begin(), tensors_.end(), [](auto const& a, auto const& b) { return a.what->name < b.what->name; });
 }
 
 TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_system& files) {
@@ -13805,8 +13888,8 @@ TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_syste
 }
 
 TRIREME_BODY weight_files::tensor const* weight_files::find(std::string_view name) const noexcept {
-  auto const at = std::ranges::lower_bound(tensors_, name, {},
-                                           [](tensor const& each) -> std::string_view { return each.what->name; });
+  auto const at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                   [](tensor const& each, std::string_view key) { return each.what->name < key; });
   return at == tensors_.end() || at->what->name != name ? nullptr : &*at;
 }
 
@@ -14243,7 +14326,7 @@ class batch_buffer {
         targets_(allocated<std::byte>(samples * bytes_of(data.target_type(), data.target_shape()), memory)),
         ids_(allocated<std::int64_t>(samples, memory)),
         is_staging_(memory.allocate != nullptr) {
-    std::ranges::fill(ids_.span(), 0);
+    for (auto& id : ids_.span()) id = 0;
     views_.reserve(static_cast<std::size_t>(parts));
     parts_.reserve(static_cast<std::size_t>(parts));
   }
@@ -14280,8 +14363,7 @@ class batch_buffer {
   /// The same samples without reading them: all of their values are 0.
   template <dataset Dataset>
   [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {
-    std::ranges::fill(inputs_.span(), std::byte{});
-    std::ranges::fill(targets_.span(), std::byte{});
+    for (auto const& values : {inputs_.span(), targets_.span()}) std::fill(values.begin(), values.end(), std::byte{});
     return whole(data, count);
   }
 
@@ -20252,7 +20334,12 @@ namespace detail {
 
 template <class T>
 void attend_paged_rows(T* y, T* kept, T const* qkv, paged_rows const& rows, paged_heads const& how,
-                       accumulate_t<T>* weights);
+                       accumulate_t<T>* scratch);
+
+/// Rows of one sequence that are computed together at most: so many that they have some twelve queries of a key head.
+[[nodiscard]] constexpr std::int64_t paged_tile_rows(paged_heads const& how) noexcept {
+  return std::clamp<std::int64_t>(12 / (how.heads / how.key_heads), 1, 4);
+}
 
 }  // namespace detail
 
@@ -20265,7 +20352,8 @@ struct paged_attention_on {};
 ///
 /// Shapes   y (N, C), qkv (N, 3C): queries, keys and values as arrange_heads makes them, where the queries of a key
 ///          head have equal keys; kept (pages_in_all, page_size).
-/// Bytes    scratch: heads / key_heads numbers of the accumulate type for each position of the longest sequence.
+/// Bytes    scratch: for up to 12 queries, or heads / key_heads if these are more, a number of the accumulate type for
+///          each position of the longest sequence.
 /// Numerics as attention's, softmax and sums in the accumulate type. A row's result has the same bits regardless of
 ///          which rows and sequences are computed with it.
 /// Threads  one caller per arena.
@@ -20282,8 +20370,9 @@ struct paged_attention_on<host> {
     for (auto const& each : rows.rows) most = std::max(most, each.position + 1);
     most = (most + paged_rows::page - 1) / paged_rows::page * paged_rows::page;
     auto const mark = scratch.mark();
-    auto* const weights = raw(scratch.template take<accumulate_t<T>>({how.heads / how.key_heads * most}));
-    detail::attend_paged_rows(raw(y), raw(kept), raw(qkv), rows, how, weights);
+    auto const queries = how.heads / how.key_heads * detail::paged_tile_rows(how);
+    auto* const numbers = raw(scratch.template take<accumulate_t<T>>({queries * (most + 2 * how.width)}));
+    detail::attend_paged_rows(raw(y), raw(kept), raw(qkv), rows, how, numbers);
     scratch.rewind(mark);
   }
 };
@@ -20291,34 +20380,86 @@ struct paged_attention_on<host> {
 }  // namespace trireme::ops
 
 // ---- trireme/ops/host/paged_attention.ipp
+namespace trireme::ops::detail {
+
+/// Pages of one sequence, those that rows of it see.
+struct paged_tile {
+  std::int32_t const* pages;
+  std::int64_t page_size, width;
+  std::int64_t positions;  // of all these pages
+};
+/// Calls f(q, N) for queries from q on, N at a time: 4, then those that are left.
+template <class F>
+TRIREME_INLINE void for_few(std::int64_t count, F&& f) {
+  std::int64_t q = 0;
+  for (; q + 4 <= count; q += 4) f(q, std::integral_constant<int, 4>());
+  if (count - q == 3) return f(q, std::integral_constant<int, 3>());
+  if (count - q == 2) return f(q, std::integral_constant<int, 2>());
+  if (count - q == 1) return f(q, std::integral_constant<int, 1>());
+}
+
+}  // namespace trireme::ops::detail
+
 #define TRIREME_LEVEL baseline
 
 // ---- trireme/ops/host/detail/paged_attention.inl
-// Attention of one row over the pages of its sequence; included once for each CPU level (see simd.hpp).
+// Attention of rows over the pages of their sequence; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// scores of a page's positions, for one query: scale * (q . k), the keys lying number by number.
-template <class F, class T, class Real>
-TRIREME_INLINE void score_page(Real* scores, T const* query, T const* keys, std::int64_t width, Real scale) {
-  constexpr int page = 16, vectors = page / F::width;
-  F sums[std::size_t{vectors}];
-  TRIREME_UNROLL
-  for (int v = 0; v < vectors; ++v) sums[v] = F::all(0);
-  for (std::int64_t i = 0; i < width; ++i, keys += page) {
-    F const one = F::all(static_cast<Real>(query[i]));
+// sums[n][v] += a[n * a_row + k] * (vector v at step k), over `count` steps in order.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void add_products(F (&sums)[N][V], Real const* a, std::int64_t a_row, T const* const (&vectors)[V],
+                                 std::int64_t step, std::int64_t count, int lanes) {
+  for (std::int64_t k = 0; k < count; ++k) {
+    F of[V];
     TRIREME_UNROLL
-    for (int v = 0; v < vectors; ++v) sums[v] = fma(one, F::load(keys + v * F::width), sums[v]);
+    for (int v = 0; v < V; ++v) of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
+    TRIREME_UNROLL
+    for (int n = 0; n < N; ++n) {
+      F const one = F::all(a[n * a_row + k]);
+      TRIREME_UNROLL
+      for (int v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
+    }
   }
+}
+
+// Scores of the positions of V vectors, from `vector` on, for N queries: scale * (q . k), the keys lying number by
+// number.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void score_vectors(Real* scores, Real const* queries, T const* keys, paged_tile const& tile,
+                                  std::int64_t vector) {
+  constexpr std::int64_t page = paged_rows::page, in_page = page / F::width;
+  T const* vectors[V];
+  F sums[N][V];
   TRIREME_UNROLL
-  for (int v = 0; v < vectors; ++v) (sums[v] * F::all(scale)).store(scores + v * F::width);
+  for (int v = 0; v < V; ++v) {
+    vectors[v] = keys + tile.pages[(vector + v) / in_page] * tile.page_size + (vector + v) % in_page * F::width;
+    TRIREME_UNROLL
+    for (int n = 0; n < N; ++n) sums[n][v] = F::all(0);
+  }
+  add_products<F, N, V>(sums, queries, tile.width, vectors, page, tile.width, F::width);
+  F const scale = F::all(static_cast<Real>(1 / std::sqrt(static_cast<double>(tile.width))));
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) (sums[n][v] * scale).store(scores + n * tile.positions + (vector + v) * F::width);
+  }
+}
+template <class F, int N, class T, class Real>
+inline void score_queries(Real* scores, Real const* queries, T const* keys, paged_tile const& tile) {
+  constexpr int together = F::width >= 16 || F::width == 1 ? 4 : 2;
+  auto const vectors = tile.positions / F::width;
+  std::int64_t v = 0;
+  for (; v + together <= vectors; v += together) score_vectors<F, N, together>(scores, queries, keys, tile, v);
+  for (; v < vectors; ++v) score_vectors<F, N, 1>(scores, queries, keys, tile, v);
 }
 
 // weights[0, n) = exp(weights - their maximum); returns their sum.
 template <class F, class Real>
 TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
-  Real most = weights[0];
-  for (std::int64_t j = 1; j < n; ++j) most = weights[j] > most ? weights[j] : most;
-  F const peak = F::all(most);
+  F most = F::all(weights[0]);
+  TRIREME_FOR_LANES(F, n, j, count, { most = max(most, first(count, F::load(weights + j, count), most)); })
+  F const peak = F::all(largest(most));
   F sums = F::all(0);
   TRIREME_FOR_LANES(F, n, j, count, {
     F const each = exp(F::load(weights + j, count) - peak);
@@ -20328,43 +20469,89 @@ TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
   return sum(sums);
 }
 
+// sums (N, width) += weights (N, positions) values, over the positions [begin, end) of the tile's pages in order.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values, paged_tile const& tile,
+                                std::int64_t begin, std::int64_t end, std::int64_t column, int lanes) {
+  constexpr std::int64_t page = paged_rows::page;
+  F now[N][V];
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) now[n][v] = F::load(sums + n * tile.width + column + v * F::width, lanes);
+  }
+  for (auto j = begin; j < end;) {
+    auto const count = (j / page + 1) * page < end ? (j / page + 1) * page - j : end - j;
+    T const* const from = values + tile.pages[j / page] * tile.page_size + j % page * tile.width + column;
+    T const* vectors[V];
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) vectors[v] = from + v * F::width;
+    add_products<F, N, V>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
+    j += count;
+  }
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) now[n][v].store(sums + n * tile.width + column + v * F::width, lanes);
+  }
+}
+template <class F, int N, class T, class Real>
+inline void add_values(Real* sums, Real const* weights, T const* values, paged_tile const& tile, std::int64_t begin,
+                       std::int64_t end) {
+  constexpr int together = F::width >= 16 || F::width == 1 ? 4 : 2;
+  std::int64_t i = 0;
+  for (; i + together * F::width <= tile.width; i += together * F::width)
+    add_vectors<F, N, together>(sums, weights, values, tile, begin, end, i, F::width);
+  for (; i < tile.width; i += F::width) {
+    auto const left = tile.width - i;
+    add_vectors<F, N, 1>(sums, weights, values, tile, begin, end, i,
+                         left < F::width ? static_cast<int>(left) : F::width);
+  }
+}
+
+// Rows of one sequence that follow each other. `scratch`: (queries, positions + 2 width) numbers. Each query's sums are
+// added in the order of positions, whichever others are computed with it.
 template <class T, class Real>
-inline void attend_pages(T* y, T const* kept, T const* query, std::int32_t const* pages, paged_heads const& how,
-                         std::int64_t position, Real* weights) {
+inline void attend_pages(T* y, T const* kept, T const* qkv, std::int32_t const* pages, paged_heads const& how,
+                         std::int64_t position, std::int64_t rows, Real* scratch) {
   using F = lanes_for<T>;
   constexpr std::int64_t page = paged_rows::page;
-  auto const width = how.width, each = how.heads / how.key_heads;
+  auto const width = how.width, each = how.heads / how.key_heads, channels = how.channels(), count = rows * each;
+  // With a window of fewer positions there is one row.
   auto const from = how.window > 0 && how.window <= position ? position + 1 - how.window : 0;
-  auto const first_page = from / page, end_page = position / page + 1;
-  auto const most = (end_page - first_page) * page;  // scores of a query
-  auto const skipped = from - first_page * page, seen = position + 1 - from;
-  auto const scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(width)));
+  auto const first_page = from / page, end_page = (position + rows - 1) / page + 1;
+  paged_tile const tile{pages + first_page, how.page_size(), width, (end_page - first_page) * page};
+  auto const skipped = from - first_page * page, seen = position + 1 - from;  // of the first row
+  Real* const queries = scratch;
+  Real* const sums = queries + count * width;
+  Real* const weights = sums + count * width;
   for (std::int64_t head = 0; head < how.key_heads; ++head) {
     T const* const keys = kept + head * 2 * page * width;
-    for (std::int64_t p = first_page; p < end_page; ++p) {
-      T const* const here = keys + pages[p] * how.page_size();
-      for (std::int64_t q = 0; q < each; ++q)
-        score_page<F>(weights + q * most + (p - first_page) * page, query + (head * each + q) * width, here, width,
-                      scale);
-    }
-    for (std::int64_t q = 0; q < each; ++q) {
-      Real* const own = weights + q * most + skipped;
-      Real const all = exponentials<F>(own, seen);
-      F const share = F::all(Real(1) / all);
-      T* const to = y + (head * each + q) * width;
-      TRIREME_FOR_LANES(F, width, i, count, {
-        F sums = F::all(0);
-        for (std::int64_t p = first_page; p < end_page; ++p) {
-          T const* const values = keys + pages[p] * how.page_size() + page * width + i;
-          auto const begin = p == first_page ? skipped : 0;
-          auto const end = p + 1 == end_page ? position % page + 1 : page;
-          Real const* const some = weights + q * most + (p - first_page) * page;
-          for (std::int64_t j = begin; j < end; ++j)
-            sums = fma(F::all(some[j]), F::load(values + j * width, count), sums);
-        }
-        (sums * share).store(to + i, count);
+    for (std::int64_t q = 0; q < count; ++q) {
+      T const* const query = qkv + q / each * 3 * channels + (head * each + q % each) * width;
+      TRIREME_FOR_LANES(F, width, i, lanes, {
+        F::load(query + i, lanes).store(queries + q * width + i, lanes);
+        F::all(0).store(sums + q * width + i, lanes);
       })
     }
+    for_few(count, [&]<int N>(std::int64_t q, std::integral_constant<int, N>) {
+      Real* const own = weights + q * tile.positions;
+      score_queries<F, N>(own, queries + q * width, keys, tile);
+      Real all[N];
+      for (int n = 0; n < N; ++n) all[n] = exponentials<F>(own + n * tile.positions + skipped, seen + (q + n) / each);
+      T const* const values = keys + page * width;
+      add_values<F, N>(sums + q * width, own, values, tile, skipped, skipped + seen);
+      for (int n = 0; n < N; ++n) {
+        auto const at = q + n, row = at / each;
+        if (row > 0) {  // which sees more than the first one
+          add_values<F, 1>(sums + at * width, own + n * tile.positions, values, tile, skipped + seen,
+                           skipped + seen + row);
+        }
+        F const share = F::all(Real(1) / all[n]);
+        T* const to = y + row * channels + (head * each + at % each) * width;
+        TRIREME_FOR_LANES(F, width, i, lanes, { (F::load(sums + at * width + i, lanes) * share).store(to + i, lanes); })
+      }
+    });
   }
 }
 
@@ -20376,31 +20563,63 @@ TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
 // ---- trireme/ops/host/detail/paged_attention.inl
-// Attention of one row over the pages of its sequence; included once for each CPU level (see simd.hpp).
+// Attention of rows over the pages of their sequence; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// scores of a page's positions, for one query: scale * (q . k), the keys lying number by number.
-template <class F, class T, class Real>
-TRIREME_INLINE void score_page(Real* scores, T const* query, T const* keys, std::int64_t width, Real scale) {
-  constexpr int page = 16, vectors = page / F::width;
-  F sums[std::size_t{vectors}];
-  TRIREME_UNROLL
-  for (int v = 0; v < vectors; ++v) sums[v] = F::all(0);
-  for (std::int64_t i = 0; i < width; ++i, keys += page) {
-    F const one = F::all(static_cast<Real>(query[i]));
+// sums[n][v] += a[n * a_row + k] * (vector v at step k), over `count` steps in order.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void add_products(F (&sums)[N][V], Real const* a, std::int64_t a_row, T const* const (&vectors)[V],
+                                 std::int64_t step, std::int64_t count, int lanes) {
+  for (std::int64_t k = 0; k < count; ++k) {
+    F of[V];
     TRIREME_UNROLL
-    for (int v = 0; v < vectors; ++v) sums[v] = fma(one, F::load(keys + v * F::width), sums[v]);
+    for (int v = 0; v < V; ++v) of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
+    TRIREME_UNROLL
+    for (int n = 0; n < N; ++n) {
+      F const one = F::all(a[n * a_row + k]);
+      TRIREME_UNROLL
+      for (int v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
+    }
   }
+}
+
+// Scores of the positions of V vectors, from `vector` on, for N queries: scale * (q . k), the keys lying number by
+// number.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void score_vectors(Real* scores, Real const* queries, T const* keys, paged_tile const& tile,
+                                  std::int64_t vector) {
+  constexpr std::int64_t page = paged_rows::page, in_page = page / F::width;
+  T const* vectors[V];
+  F sums[N][V];
   TRIREME_UNROLL
-  for (int v = 0; v < vectors; ++v) (sums[v] * F::all(scale)).store(scores + v * F::width);
+  for (int v = 0; v < V; ++v) {
+    vectors[v] = keys + tile.pages[(vector + v) / in_page] * tile.page_size + (vector + v) % in_page * F::width;
+    TRIREME_UNROLL
+    for (int n = 0; n < N; ++n) sums[n][v] = F::all(0);
+  }
+  add_products<F, N, V>(sums, queries, tile.width, vectors, page, tile.width, F::width);
+  F const scale = F::all(static_cast<Real>(1 / std::sqrt(static_cast<double>(tile.width))));
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) (sums[n][v] * scale).store(scores + n * tile.positions + (vector + v) * F::width);
+  }
+}
+template <class F, int N, class T, class Real>
+inline void score_queries(Real* scores, Real const* queries, T const* keys, paged_tile const& tile) {
+  constexpr int together = F::width >= 16 || F::width == 1 ? 4 : 2;
+  auto const vectors = tile.positions / F::width;
+  std::int64_t v = 0;
+  for (; v + together <= vectors; v += together) score_vectors<F, N, together>(scores, queries, keys, tile, v);
+  for (; v < vectors; ++v) score_vectors<F, N, 1>(scores, queries, keys, tile, v);
 }
 
 // weights[0, n) = exp(weights - their maximum); returns their sum.
 template <class F, class Real>
 TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
-  Real most = weights[0];
-  for (std::int64_t j = 1; j < n; ++j) most = weights[j] > most ? weights[j] : most;
-  F const peak = F::all(most);
+  F most = F::all(weights[0]);
+  TRIREME_FOR_LANES(F, n, j, count, { most = max(most, first(count, F::load(weights + j, count), most)); })
+  F const peak = F::all(largest(most));
   F sums = F::all(0);
   TRIREME_FOR_LANES(F, n, j, count, {
     F const each = exp(F::load(weights + j, count) - peak);
@@ -20410,43 +20629,89 @@ TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
   return sum(sums);
 }
 
+// sums (N, width) += weights (N, positions) values, over the positions [begin, end) of the tile's pages in order.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values, paged_tile const& tile,
+                                std::int64_t begin, std::int64_t end, std::int64_t column, int lanes) {
+  constexpr std::int64_t page = paged_rows::page;
+  F now[N][V];
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) now[n][v] = F::load(sums + n * tile.width + column + v * F::width, lanes);
+  }
+  for (auto j = begin; j < end;) {
+    auto const count = (j / page + 1) * page < end ? (j / page + 1) * page - j : end - j;
+    T const* const from = values + tile.pages[j / page] * tile.page_size + j % page * tile.width + column;
+    T const* vectors[V];
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) vectors[v] = from + v * F::width;
+    add_products<F, N, V>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
+    j += count;
+  }
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) now[n][v].store(sums + n * tile.width + column + v * F::width, lanes);
+  }
+}
+template <class F, int N, class T, class Real>
+inline void add_values(Real* sums, Real const* weights, T const* values, paged_tile const& tile, std::int64_t begin,
+                       std::int64_t end) {
+  constexpr int together = F::width >= 16 || F::width == 1 ? 4 : 2;
+  std::int64_t i = 0;
+  for (; i + together * F::width <= tile.width; i += together * F::width)
+    add_vectors<F, N, together>(sums, weights, values, tile, begin, end, i, F::width);
+  for (; i < tile.width; i += F::width) {
+    auto const left = tile.width - i;
+    add_vectors<F, N, 1>(sums, weights, values, tile, begin, end, i,
+                         left < F::width ? static_cast<int>(left) : F::width);
+  }
+}
+
+// Rows of one sequence that follow each other. `scratch`: (queries, positions + 2 width) numbers. Each query's sums are
+// added in the order of positions, whichever others are computed with it.
 template <class T, class Real>
-inline void attend_pages(T* y, T const* kept, T const* query, std::int32_t const* pages, paged_heads const& how,
-                         std::int64_t position, Real* weights) {
+inline void attend_pages(T* y, T const* kept, T const* qkv, std::int32_t const* pages, paged_heads const& how,
+                         std::int64_t position, std::int64_t rows, Real* scratch) {
   using F = lanes_for<T>;
   constexpr std::int64_t page = paged_rows::page;
-  auto const width = how.width, each = how.heads / how.key_heads;
+  auto const width = how.width, each = how.heads / how.key_heads, channels = how.channels(), count = rows * each;
+  // With a window of fewer positions there is one row.
   auto const from = how.window > 0 && how.window <= position ? position + 1 - how.window : 0;
-  auto const first_page = from / page, end_page = position / page + 1;
-  auto const most = (end_page - first_page) * page;  // scores of a query
-  auto const skipped = from - first_page * page, seen = position + 1 - from;
-  auto const scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(width)));
+  auto const first_page = from / page, end_page = (position + rows - 1) / page + 1;
+  paged_tile const tile{pages + first_page, how.page_size(), width, (end_page - first_page) * page};
+  auto const skipped = from - first_page * page, seen = position + 1 - from;  // of the first row
+  Real* const queries = scratch;
+  Real* const sums = queries + count * width;
+  Real* const weights = sums + count * width;
   for (std::int64_t head = 0; head < how.key_heads; ++head) {
     T const* const keys = kept + head * 2 * page * width;
-    for (std::int64_t p = first_page; p < end_page; ++p) {
-      T const* const here = keys + pages[p] * how.page_size();
-      for (std::int64_t q = 0; q < each; ++q)
-        score_page<F>(weights + q * most + (p - first_page) * page, query + (head * each + q) * width, here, width,
-                      scale);
-    }
-    for (std::int64_t q = 0; q < each; ++q) {
-      Real* const own = weights + q * most + skipped;
-      Real const all = exponentials<F>(own, seen);
-      F const share = F::all(Real(1) / all);
-      T* const to = y + (head * each + q) * width;
-      TRIREME_FOR_LANES(F, width, i, count, {
-        F sums = F::all(0);
-        for (std::int64_t p = first_page; p < end_page; ++p) {
-          T const* const values = keys + pages[p] * how.page_size() + page * width + i;
-          auto const begin = p == first_page ? skipped : 0;
-          auto const end = p + 1 == end_page ? position % page + 1 : page;
-          Real const* const some = weights + q * most + (p - first_page) * page;
-          for (std::int64_t j = begin; j < end; ++j)
-            sums = fma(F::all(some[j]), F::load(values + j * width, count), sums);
-        }
-        (sums * share).store(to + i, count);
+    for (std::int64_t q = 0; q < count; ++q) {
+      T const* const query = qkv + q / each * 3 * channels + (head * each + q % each) * width;
+      TRIREME_FOR_LANES(F, width, i, lanes, {
+        F::load(query + i, lanes).store(queries + q * width + i, lanes);
+        F::all(0).store(sums + q * width + i, lanes);
       })
     }
+    for_few(count, [&]<int N>(std::int64_t q, std::integral_constant<int, N>) {
+      Real* const own = weights + q * tile.positions;
+      score_queries<F, N>(own, queries + q * width, keys, tile);
+      Real all[N];
+      for (int n = 0; n < N; ++n) all[n] = exponentials<F>(own + n * tile.positions + skipped, seen + (q + n) / each);
+      T const* const values = keys + page * width;
+      add_values<F, N>(sums + q * width, own, values, tile, skipped, skipped + seen);
+      for (int n = 0; n < N; ++n) {
+        auto const at = q + n, row = at / each;
+        if (row > 0) {  // which sees more than the first one
+          add_values<F, 1>(sums + at * width, own + n * tile.positions, values, tile, skipped + seen,
+                           skipped + seen + row);
+        }
+        F const share = F::all(Real(1) / all[n]);
+        T* const to = y + row * channels + (head * each + at % each) * width;
+        TRIREME_FOR_LANES(F, width, i, lanes, { (F::load(sums + at * width + i, lanes) * share).store(to + i, lanes); })
+      }
+    });
   }
 }
 
@@ -20459,31 +20724,63 @@ TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
 // ---- trireme/ops/host/detail/paged_attention.inl
-// Attention of one row over the pages of its sequence; included once for each CPU level (see simd.hpp).
+// Attention of rows over the pages of their sequence; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// scores of a page's positions, for one query: scale * (q . k), the keys lying number by number.
-template <class F, class T, class Real>
-TRIREME_INLINE void score_page(Real* scores, T const* query, T const* keys, std::int64_t width, Real scale) {
-  constexpr int page = 16, vectors = page / F::width;
-  F sums[std::size_t{vectors}];
-  TRIREME_UNROLL
-  for (int v = 0; v < vectors; ++v) sums[v] = F::all(0);
-  for (std::int64_t i = 0; i < width; ++i, keys += page) {
-    F const one = F::all(static_cast<Real>(query[i]));
+// sums[n][v] += a[n * a_row + k] * (vector v at step k), over `count` steps in order.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void add_products(F (&sums)[N][V], Real const* a, std::int64_t a_row, T const* const (&vectors)[V],
+                                 std::int64_t step, std::int64_t count, int lanes) {
+  for (std::int64_t k = 0; k < count; ++k) {
+    F of[V];
     TRIREME_UNROLL
-    for (int v = 0; v < vectors; ++v) sums[v] = fma(one, F::load(keys + v * F::width), sums[v]);
+    for (int v = 0; v < V; ++v) of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
+    TRIREME_UNROLL
+    for (int n = 0; n < N; ++n) {
+      F const one = F::all(a[n * a_row + k]);
+      TRIREME_UNROLL
+      for (int v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
+    }
   }
+}
+
+// Scores of the positions of V vectors, from `vector` on, for N queries: scale * (q . k), the keys lying number by
+// number.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void score_vectors(Real* scores, Real const* queries, T const* keys, paged_tile const& tile,
+                                  std::int64_t vector) {
+  constexpr std::int64_t page = paged_rows::page, in_page = page / F::width;
+  T const* vectors[V];
+  F sums[N][V];
   TRIREME_UNROLL
-  for (int v = 0; v < vectors; ++v) (sums[v] * F::all(scale)).store(scores + v * F::width);
+  for (int v = 0; v < V; ++v) {
+    vectors[v] = keys + tile.pages[(vector + v) / in_page] * tile.page_size + (vector + v) % in_page * F::width;
+    TRIREME_UNROLL
+    for (int n = 0; n < N; ++n) sums[n][v] = F::all(0);
+  }
+  add_products<F, N, V>(sums, queries, tile.width, vectors, page, tile.width, F::width);
+  F const scale = F::all(static_cast<Real>(1 / std::sqrt(static_cast<double>(tile.width))));
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) (sums[n][v] * scale).store(scores + n * tile.positions + (vector + v) * F::width);
+  }
+}
+template <class F, int N, class T, class Real>
+inline void score_queries(Real* scores, Real const* queries, T const* keys, paged_tile const& tile) {
+  constexpr int together = F::width >= 16 || F::width == 1 ? 4 : 2;
+  auto const vectors = tile.positions / F::width;
+  std::int64_t v = 0;
+  for (; v + together <= vectors; v += together) score_vectors<F, N, together>(scores, queries, keys, tile, v);
+  for (; v < vectors; ++v) score_vectors<F, N, 1>(scores, queries, keys, tile, v);
 }
 
 // weights[0, n) = exp(weights - their maximum); returns their sum.
 template <class F, class Real>
 TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
-  Real most = weights[0];
-  for (std::int64_t j = 1; j < n; ++j) most = weights[j] > most ? weights[j] : most;
-  F const peak = F::all(most);
+  F most = F::all(weights[0]);
+  TRIREME_FOR_LANES(F, n, j, count, { most = max(most, first(count, F::load(weights + j, count), most)); })
+  F const peak = F::all(largest(most));
   F sums = F::all(0);
   TRIREME_FOR_LANES(F, n, j, count, {
     F const each = exp(F::load(weights + j, count) - peak);
@@ -20493,43 +20790,89 @@ TRIREME_INLINE Real exponentials(Real* weights, std::int64_t n) {
   return sum(sums);
 }
 
+// sums (N, width) += weights (N, positions) values, over the positions [begin, end) of the tile's pages in order.
+template <class F, int N, int V, class T, class Real>
+TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values, paged_tile const& tile,
+                                std::int64_t begin, std::int64_t end, std::int64_t column, int lanes) {
+  constexpr std::int64_t page = paged_rows::page;
+  F now[N][V];
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) now[n][v] = F::load(sums + n * tile.width + column + v * F::width, lanes);
+  }
+  for (auto j = begin; j < end;) {
+    auto const count = (j / page + 1) * page < end ? (j / page + 1) * page - j : end - j;
+    T const* const from = values + tile.pages[j / page] * tile.page_size + j % page * tile.width + column;
+    T const* vectors[V];
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) vectors[v] = from + v * F::width;
+    add_products<F, N, V>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
+    j += count;
+  }
+  TRIREME_UNROLL
+  for (int n = 0; n < N; ++n) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) now[n][v].store(sums + n * tile.width + column + v * F::width, lanes);
+  }
+}
+template <class F, int N, class T, class Real>
+inline void add_values(Real* sums, Real const* weights, T const* values, paged_tile const& tile, std::int64_t begin,
+                       std::int64_t end) {
+  constexpr int together = F::width >= 16 || F::width == 1 ? 4 : 2;
+  std::int64_t i = 0;
+  for (; i + together * F::width <= tile.width; i += together * F::width)
+    add_vectors<F, N, together>(sums, weights, values, tile, begin, end, i, F::width);
+  for (; i < tile.width; i += F::width) {
+    auto const left = tile.width - i;
+    add_vectors<F, N, 1>(sums, weights, values, tile, begin, end, i,
+                         left < F::width ? static_cast<int>(left) : F::width);
+  }
+}
+
+// Rows of one sequence that follow each other. `scratch`: (queries, positions + 2 width) numbers. Each query's sums are
+// added in the order of positions, whichever others are computed with it.
 template <class T, class Real>
-inline void attend_pages(T* y, T const* kept, T const* query, std::int32_t const* pages, paged_heads const& how,
-                         std::int64_t position, Real* weights) {
+inline void attend_pages(T* y, T const* kept, T const* qkv, std::int32_t const* pages, paged_heads const& how,
+                         std::int64_t position, std::int64_t rows, Real* scratch) {
   using F = lanes_for<T>;
   constexpr std::int64_t page = paged_rows::page;
-  auto const width = how.width, each = how.heads / how.key_heads;
+  auto const width = how.width, each = how.heads / how.key_heads, channels = how.channels(), count = rows * each;
+  // With a window of fewer positions there is one row.
   auto const from = how.window > 0 && how.window <= position ? position + 1 - how.window : 0;
-  auto const first_page = from / page, end_page = position / page + 1;
-  auto const most = (end_page - first_page) * page;  // scores of a query
-  auto const skipped = from - first_page * page, seen = position + 1 - from;
-  auto const scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(width)));
+  auto const first_page = from / page, end_page = (position + rows - 1) / page + 1;
+  paged_tile const tile{pages + first_page, how.page_size(), width, (end_page - first_page) * page};
+  auto const skipped = from - first_page * page, seen = position + 1 - from;  // of the first row
+  Real* const queries = scratch;
+  Real* const sums = queries + count * width;
+  Real* const weights = sums + count * width;
   for (std::int64_t head = 0; head < how.key_heads; ++head) {
     T const* const keys = kept + head * 2 * page * width;
-    for (std::int64_t p = first_page; p < end_page; ++p) {
-      T const* const here = keys + pages[p] * how.page_size();
-      for (std::int64_t q = 0; q < each; ++q)
-        score_page<F>(weights + q * most + (p - first_page) * page, query + (head * each + q) * width, here, width,
-                      scale);
-    }
-    for (std::int64_t q = 0; q < each; ++q) {
-      Real* const own = weights + q * most + skipped;
-      Real const all = exponentials<F>(own, seen);
-      F const share = F::all(Real(1) / all);
-      T* const to = y + (head * each + q) * width;
-      TRIREME_FOR_LANES(F, width, i, count, {
-        F sums = F::all(0);
-        for (std::int64_t p = first_page; p < end_page; ++p) {
-          T const* const values = keys + pages[p] * how.page_size() + page * width + i;
-          auto const begin = p == first_page ? skipped : 0;
-          auto const end = p + 1 == end_page ? position % page + 1 : page;
-          Real const* const some = weights + q * most + (p - first_page) * page;
-          for (std::int64_t j = begin; j < end; ++j)
-            sums = fma(F::all(some[j]), F::load(values + j * width, count), sums);
-        }
-        (sums * share).store(to + i, count);
+    for (std::int64_t q = 0; q < count; ++q) {
+      T const* const query = qkv + q / each * 3 * channels + (head * each + q % each) * width;
+      TRIREME_FOR_LANES(F, width, i, lanes, {
+        F::load(query + i, lanes).store(queries + q * width + i, lanes);
+        F::all(0).store(sums + q * width + i, lanes);
       })
     }
+    for_few(count, [&]<int N>(std::int64_t q, std::integral_constant<int, N>) {
+      Real* const own = weights + q * tile.positions;
+      score_queries<F, N>(own, queries + q * width, keys, tile);
+      Real all[N];
+      for (int n = 0; n < N; ++n) all[n] = exponentials<F>(own + n * tile.positions + skipped, seen + (q + n) / each);
+      T const* const values = keys + page * width;
+      add_values<F, N>(sums + q * width, own, values, tile, skipped, skipped + seen);
+      for (int n = 0; n < N; ++n) {
+        auto const at = q + n, row = at / each;
+        if (row > 0) {  // which sees more than the first one
+          add_values<F, 1>(sums + at * width, own + n * tile.positions, values, tile, skipped + seen,
+                           skipped + seen + row);
+        }
+        F const share = F::all(Real(1) / all[n]);
+        T* const to = y + row * channels + (head * each + at % each) * width;
+        TRIREME_FOR_LANES(F, width, i, lanes, { (F::load(sums + at * width + i, lanes) * share).store(to + i, lanes); })
+      }
+    });
   }
 }
 
@@ -20556,19 +20899,33 @@ void keep_paged_row(T* kept, T const* qkv, paged_rows const& rows, paged_heads c
     for (std::int64_t i = 0; i < how.width; ++i) to[(page + slot) * how.width + i] = value[i];
   }
 }
+/// From row i on, how many rows are computed together: they follow each other in one sequence.
+inline std::int64_t rows_together(paged_rows const& rows, paged_heads const& how, std::int64_t i) {
+  auto const& first = rows.row(i);
+  auto const most = paged_tile_rows(how);
+  std::int64_t n = 1;
+  while (n < most && i + n < rows.count() && rows.row(i + n).first_page == first.first_page &&
+         rows.row(i + n).position == first.position + n && (how.window == 0 || first.position + n < how.window))
+    ++n;
+  return n;
+}
 template <class T>
-void attend_paged_row(T* y, T const* kept, T const* query, paged_rows const& rows, paged_heads const& how,
-                      paged_rows::place const& at, accumulate_t<T>* weights) {
-  std::int32_t const* const pages = rows.pages.data() + at.first_page;
-  TRIREME_DISPATCH(fits_float<T>, attend_pages(y, kept, query, pages, how, at.position, weights));
+void attend_paged_tile(T* y, T const* kept, T const* qkv, std::int32_t const* pages, paged_heads const& how,
+                       std::int64_t position, std::int64_t rows, accumulate_t<T>* scratch) {
+  TRIREME_DISPATCH(fits_float<T>, attend_pages(y, kept, qkv, pages, how, position, rows, scratch));
 }
 template <class T>
 void attend_paged_rows(T* y, T* kept, T const* qkv, paged_rows const& rows, paged_heads const& how,
-                       accumulate_t<T>* weights) {
+                       accumulate_t<T>* scratch) {
   auto const channels = how.channels();
   for (std::int64_t i = 0; i < rows.count(); ++i) keep_paged_row(kept, qkv + 3 * i * channels, rows, how, rows.row(i));
-  for (std::int64_t i = 0; i < rows.count(); ++i)
-    attend_paged_row(y + i * channels, kept, qkv + 3 * i * channels, rows, how, rows.row(i), weights);
+  for (std::int64_t i = 0; i < rows.count();) {
+    auto const& at = rows.row(i);
+    auto const together = rows_together(rows, how, i);
+    attend_paged_tile(y + i * channels, kept, qkv + 3 * i * channels, rows.pages.data() + at.first_page, how,
+                      at.position, together, scratch);
+    i += together;
+  }
 }
 
 }  // namespace trireme::ops::detail
@@ -40865,7 +41222,8 @@ static_assert(sizeof(file_record) == 72);
   from.read(0, start);
   std::vector<std::byte> header(formats::safetensors::header_bytes(start, record.bytes, from.path()));
   from.read(0, header);
-  std::ranges::copy(sha256_text(header), record.header_sha256.begin());
+  auto const digest = sha256_text(header);
+  std::copy(digest.begin(), digest.end(), record.header_sha256.begin());
   return record;
 }
 
@@ -43864,6 +44222,11 @@ inline void expect_no_leftover(reader const& read, launch_info const& it, bool b
   }
 }
 
+/// Whether an address of rank 0 can be reached from its own machine only.
+[[nodiscard]] inline bool is_loopback_name(std::string_view address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
+
 /// The number of tasks on node number `node` in Slurm's "2(x3),1"; nothing if the list does not contain it.
 [[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
   while (!list.empty()) {
@@ -43918,7 +44281,8 @@ inline void read_rendezvous(launch_info& it, std::string const& value) {
 /// The first of these that is set counts: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
 /// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
 /// a Slurm step (SLURM_PROCID with SLURM_STEP_ID; batch scripts and interactive shells do not count as steps); none.
-/// TRIREME_RENDEZVOUS and TRIREME_JOB may be added to any of them.
+/// TRIREME_RENDEZVOUS and TRIREME_JOB may be added to any of them. Several agents of torchrun whose MASTER_ADDR is
+/// this machine's loopback are agents on one machine.
 ///
 /// Errors   config_error that names the variable and its value if it is not a number or out of range, if its partner is
 ///          not set, or if another launcher's variables contradict RANK and WORLD_SIZE.
@@ -43939,6 +44303,11 @@ inline void read_rendezvous(launch_info& it, std::string const& value) {
     found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
     read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
     it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
+    if (!it.is_one_machine() && detail::is_loopback_name(read.word("MASTER_ADDR"))) {
+      it.local_rank = it.rank;
+      it.local_size = it.size;
+      it.job = read.word("TORCHELASTIC_RUN_ID");  // each agent counts its restarts by itself
+    }
     detail::expect_no_leftover(read, it, by_slurm);
     if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
       it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
@@ -44883,7 +45252,8 @@ struct landed_batch {
   void const* source = nullptr;  ///< of that batch
   bool in_use = false;
   bool reads_source = false;  ///< until the copy is known to be done
-  event copied{}, computed{};
+  bool reads_older = false;   ///< until the copies before it are
+  event copied{}, older{}, computed{};
 };
 
 /// Brings batches to memory that kernels can read. Those in staging memory are copied on a queue of their own, one
@@ -44936,6 +45306,8 @@ class batch_upload {
   /// Returns when no copy reads the memory of a batch any more; without `all`, but for the one that was copied ahead.
   void finish(bool all) {
     for (auto const& each : all_) {
+      if (each->reads_older) queue_.finish(each->older);
+      each->reads_older = false;
       if (!each->reads_source || (!all && each->filling != 0)) continue;
       queue_.finish(each->copied);
       each->reads_source = false;
@@ -44968,7 +45340,7 @@ class batch_upload {
   // the next is copied to the other.
   landing& free_one(samples const& batch) {
     auto const is_free = [](auto const& one) { return !one->in_use && one->filling == 0; };
-    while (all_.size() < (stages_ ? 2U : 1U) || std::ranges::none_of(all_, is_free))
+    while (all_.size() < (stages_ ? 2U : 1U) || std::none_of(all_.begin(), all_.end(), is_free))
       all_.push_back(std::make_unique<landing>());
     for (auto const& each : all_) {  // all of them now, so that no later step does it
       if (!is_free(each) || each->memory.view().bytes() >= largest_) continue;
@@ -44993,7 +45365,10 @@ class batch_upload {
   bool send(samples const& batch, [[maybe_unused]] landing& at) {
     if (!stages_ || batch.filling == 0) return false;
     if constexpr (has_staging<Space>) {
-      if (at.reads_source) queue_.finish(at.copied);  // of an older copy: the event is about to mean this one
+      if (at.reads_source) {  // by an older copy, whose event is kept; copies end in their order
+        std::swap(at.copied, at.older);
+        at.reads_older = true;
+      }
       queue_.follow(at.computed);
       auto const copy = [&](void const* to, void const* from, std::size_t bytes) {
         if (bytes > 0) queue_.copy(const_cast<void*>(to), from, bytes);
@@ -46247,13 +46622,13 @@ class placed_model {
     else
       return {};
   }
-  /// Ranks    that differ in this share see different samples.
+  /// Ranks that differ in this share see different samples.
   [[nodiscard]] group_rank sample_coordinate() const noexcept { return grid_.samples(); }
 
   /// Collective. Copies the parameters of each part's first replica to all its replicas, and what several parts hold
   /// alike from the first of them.
   void broadcast() {
-    exchange_.broadcast(0, [this]([[maybe_unused]] auto&& send) {
+    exchange_.broadcast(0, [&]([[maybe_unused]] auto&& send) {
       if constexpr (staged) {
         for (auto const& axis : grid_.shape().axes()) {
           auto* const ranks = grid_.along(axis.kind);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/gguf.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d2e7c5f5ab319b22c2a6b5e59eed661a9c25521d278cea77a839fc20f46465a5
+// SHA-256 of the sources: 0dd8c6d00abeb30f6a6179bc7f950a8e8b47a2bb9baba90fac540794f746e495
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/onnx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 08cf096f8571a99cf35f20472d86f10e0fd06de578bd8950f612acc2093023b2
+// SHA-256 of the sources: a06e0218be04e1d910eb14afbcfab56c49080f7c44be26edaef8e977ff82c078
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/gguf_reader.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ff00ffab5e86d1601b8ccad026215f8fe25f852b03e5cc1b0ff3f24d4b725e7b
+// SHA-256 of the sources: bd736a09ef4193f03a7b7c336b7bce92e667829bf87a73dc3fa45ffd3abd2ddb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -54,6 +54,7 @@ std::uint64_t write_pretrained_of_gguf(std::string const& path, std::string cons
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace trireme::nn {

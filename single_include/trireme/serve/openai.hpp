@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/serve/openai.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f4f446f9a2fc7859cb826b48403c71316c8b765126e94a8ee0c2f0dc8270cedf
+// SHA-256 of the sources: 35543e0c60c73f3087fd985cb2261d56eec7efaa3771c0fdcc16e7a01925573e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/host/integer_products.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 463aaf5cc4982a78663e264330c4036c44e70aafd020ca38831d132ef8cf7f81
+// SHA-256 of the sources: 695963b249dcd9a1b796c93798662bbec5117a034fe02e8f99cb2fc32096ab66
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -299,10 +299,38 @@ TRIREME_TARGET_END
 TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vnni")
 namespace trireme::ops::detail::avx512_vnni {
 
+/// A whole block of 16 Vectors elements, which stay in registers.
+template <int Vectors, class T>
+TRIREME_INLINE void integer_block(integer_row_job<T> const& job, std::int64_t first, std::int64_t b) {
+  __m512 x[Vectors];
+  __m512i most = _mm512_setzero_si512(), sum = most;
+  TRIREME_UNROLL
+  for (int v = 0; v < Vectors; ++v) {
+    x[v] = avx512::lanes::load(job.from + first + 16 * v).v;
+    most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(x[v]), _mm512_set1_epi32(0x7fffffff)));
+  }
+  auto const largest = _mm512_reduce_max_epi32(most);
+  auto const inverse = integer_inverse(largest);
+  __mmask16 const some = inverse > 0 ? __mmask16{0xffff} : __mmask16{0};
+  __m512 const by = _mm512_set1_ps(inverse);
+  TRIREME_UNROLL
+  for (int v = 0; v < Vectors; ++v) {
+    __m512i const q = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(x[v], by));
+    sum = _mm512_add_epi32(sum, q);
+    _mm_storeu_si128(m128i_at(job.to + first + 16 * v), _mm512_cvtepi32_epi8(q));
+  }
+  job.scales[b] = integer_scale(largest);
+  job.begin[b] = -128 * _mm512_reduce_add_epi32(sum);
+}
+
 template <class T>
 inline void integer_row(integer_row_job<T> const& job) {
   auto const padded = (job.k + integer_chunk - 1) / integer_chunk * integer_chunk;
-  for (std::int64_t first = 0, b = 0; first < job.k; first += job.block, ++b) {
+  auto const whole = job.k / job.block * job.block;
+  std::int64_t first = 0, b = 0;
+  for (; first < whole && job.block == 128; first += 128, ++b) integer_block<8>(job, first, b);
+  for (; first < whole && job.block == 64; first += 64, ++b) integer_block<4>(job, first, b);
+  for (; first < job.k; first += job.block, ++b) {
     auto const end = std::min(job.k, first + job.block);
     __m512i most = _mm512_setzero_si512();
     for (auto i = first; i < end; i += 16) {
@@ -455,6 +483,137 @@ namespace trireme::ops::detail {
 #endif  // TRIREME_OPS_HOST_DETAIL_INTEGER_KERNELS_INCLUDED
 
 // ---- trireme/ops/host/integer_products.hpp (goes on)
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/integer_store.inl
+// Stores the sums of a product of integers by a rule that most have; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <bool Bias, bool Residual, class T>
+inline void store_with(store_job<T> const& job) {
+  using F = lanes_for<T>;
+  auto const row = job.rule->ld, first = job.row * row + job.column, columns = job.columns;
+  T* y = job.rule->y + first;
+  T const* residual = Residual ? job.rule->residual + first : nullptr;
+  T const* const bias = Bias ? job.rule->bias + job.column : nullptr;
+  auto const* sums = job.sums;
+  for (auto left = job.rows; left > 0; --left, y += row, sums += job.sums_row) {
+    TRIREME_FOR_LANES(F, columns, j, count, {
+      F value = F::load(sums + j, count);
+      if constexpr (Bias) value = value + F::load(bias + j, count);
+      if constexpr (Residual) value = value + F::load(residual + j, count);
+      value.store(y + j, count);
+    })
+    if constexpr (Residual) residual += row;
+  }
+}
+
+/// As store_sums(), with fewer questions in its loops.
+template <class T>
+inline void store_integer_sums(store_job<T> const& job) {
+  auto const& rule = *job.rule;
+  bool const usual =
+      rule.act == activation::none && rule.keep == nullptr && rule.slope_at == nullptr && !rule.accumulate;
+  if (!usual) return store_sums(job);
+  if (rule.bias == nullptr && rule.residual == nullptr) return store_with<false, false>(job);
+  if (rule.bias == nullptr) return store_with<false, true>(job);
+  if (rule.residual == nullptr) return store_with<true, false>(job);
+  store_with<true, true>(job);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/integer_products.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/integer_store.inl
+// Stores the sums of a product of integers by a rule that most have; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <bool Bias, bool Residual, class T>
+inline void store_with(store_job<T> const& job) {
+  using F = lanes_for<T>;
+  auto const row = job.rule->ld, first = job.row * row + job.column, columns = job.columns;
+  T* y = job.rule->y + first;
+  T const* residual = Residual ? job.rule->residual + first : nullptr;
+  T const* const bias = Bias ? job.rule->bias + job.column : nullptr;
+  auto const* sums = job.sums;
+  for (auto left = job.rows; left > 0; --left, y += row, sums += job.sums_row) {
+    TRIREME_FOR_LANES(F, columns, j, count, {
+      F value = F::load(sums + j, count);
+      if constexpr (Bias) value = value + F::load(bias + j, count);
+      if constexpr (Residual) value = value + F::load(residual + j, count);
+      value.store(y + j, count);
+    })
+    if constexpr (Residual) residual += row;
+  }
+}
+
+/// As store_sums(), with fewer questions in its loops.
+template <class T>
+inline void store_integer_sums(store_job<T> const& job) {
+  auto const& rule = *job.rule;
+  bool const usual =
+      rule.act == activation::none && rule.keep == nullptr && rule.slope_at == nullptr && !rule.accumulate;
+  if (!usual) return store_sums(job);
+  if (rule.bias == nullptr && rule.residual == nullptr) return store_with<false, false>(job);
+  if (rule.bias == nullptr) return store_with<false, true>(job);
+  if (rule.residual == nullptr) return store_with<true, false>(job);
+  store_with<true, true>(job);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/integer_products.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/integer_store.inl
+// Stores the sums of a product of integers by a rule that most have; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <bool Bias, bool Residual, class T>
+inline void store_with(store_job<T> const& job) {
+  using F = lanes_for<T>;
+  auto const row = job.rule->ld, first = job.row * row + job.column, columns = job.columns;
+  T* y = job.rule->y + first;
+  T const* residual = Residual ? job.rule->residual + first : nullptr;
+  T const* const bias = Bias ? job.rule->bias + job.column : nullptr;
+  auto const* sums = job.sums;
+  for (auto left = job.rows; left > 0; --left, y += row, sums += job.sums_row) {
+    TRIREME_FOR_LANES(F, columns, j, count, {
+      F value = F::load(sums + j, count);
+      if constexpr (Bias) value = value + F::load(bias + j, count);
+      if constexpr (Residual) value = value + F::load(residual + j, count);
+      value.store(y + j, count);
+    })
+    if constexpr (Residual) residual += row;
+  }
+}
+
+/// As store_sums(), with fewer questions in its loops.
+template <class T>
+inline void store_integer_sums(store_job<T> const& job) {
+  auto const& rule = *job.rule;
+  bool const usual =
+      rule.act == activation::none && rule.keep == nullptr && rule.slope_at == nullptr && !rule.accumulate;
+  if (!usual) return store_sums(job);
+  if (rule.bias == nullptr && rule.residual == nullptr) return store_with<false, false>(job);
+  if (rule.bias == nullptr) return store_with<false, true>(job);
+  if (rule.residual == nullptr) return store_with<true, false>(job);
+  store_with<true, true>(job);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/integer_products.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
 namespace trireme::ops {
 
 /// What weights are rounded to for products of integers.
@@ -581,7 +740,7 @@ inline void unpack_strip(integer_kernels const& chosen, std::uint8_t* to, std::u
 /// Stores sums by a rule, with the kernels of the active level.
 template <class T>
 void store_integer_sums(store_job<T> const& job) {
-  TRIREME_DISPATCH(true, store_sums(job));
+  TRIREME_DISPATCH(true, store_integer_sums(job));
 }
 
 /// y (m, n) = rule(x (m, k) w) with the kernels `chosen`.
