@@ -107,10 +107,8 @@ void write_own_files() {
     lines += text(same ? 1 : 0, "\t0\t0\t", one, " sleeps\t", one, same ? " sleeps\n" : " never sleeps\n");
     objects += text("{\"sentence1\": \"", one, " sleeps\", \"sentence2\": \"", one, same ? " sleeps" : " never sleeps",
                     "\", \"label\": \"", same ? "same" : "other", "\"}\n");
-    table += text(random[2] % 2 == 0 ? "asleep"
-                  : same             ? "asleep"
-                                     : "awake",
-                  ",\"", one, random[2] % 2 == 0 || same ? " sleeps" : " never sleeps", "\"\n");
+    bool const awake = !same && random[2] % 2 == 0;
+    table += text(awake ? "awake" : "asleep", ",\"", one, awake ? " never sleeps" : " sleeps", "\"\n");
   }
   formats::directory const here(".");
   formats::atomic_write(here, "verse_pairs.tsv", lines);

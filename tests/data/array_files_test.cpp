@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,13 @@ TEST_CASE("arrays that numpy wrote are read by rows, in both orders and all vers
       array_files{.features = here / "rows_f32.npy", .targets = here / "wide.npy", .targets_as = dtype::i32}.open();
   CHECK(contains(sentence_of([&] { wide.read(ids, in.data(), got.data()); }),
                  "sample 4 holds 4294967296, which is not a number of 32 bits"));
+  auto const beyond =
+      array_files{.features = here / "beyond.npy", .targets = here / "rows_y.npy", .features_as = dtype::f32}.open();
+  std::vector<float> one(1);
+  beyond.read(std::vector<std::int64_t>{2}, one.data(), out.data());
+  CHECK(one[0] == std::numeric_limits<float>::infinity());  // as it is stored
+  CHECK(contains(sentence_of([&] { beyond.read(std::vector<std::int64_t>{1}, one.data(), out.data()); }),
+                 "sample 1 holds 1e+300, which is not a number of 32 bits"));
   CHECK(contains(refusal({.features = here / "big.npy", .targets = here / "rows_y.npy"}), "big-endian (\">f4\")"));
   CHECK(contains(refusal({.features = here / "objects.npy", .targets = here / "rows_y.npy"}), "Python objects"));
   CHECK(contains(refusal({.features = here / "as_i16.npy", .targets = here / "rows_y.npy"}), ".features_as"));

@@ -20,6 +20,7 @@ np.save("cut_1.npy", np.asfortranarray(whole[2:]))
 np.save("rows_y.npy", np.arange(5, dtype=np.float32))
 for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"):
     np.save("as_%s%d.npy" % (kind[0], 8 * int(kind[1])), np.arange(5).astype("<" + kind))
+np.save("beyond.npy", np.array([0, 1e300, np.inf, 3, 4]))
 np.save("wide.npy", np.arange(5, dtype=np.int64) << 30)
 np.save("big.npy", whole.astype(">f4"))
 np.save("objects.npy", np.array([None, 1], dtype=object))

@@ -44,7 +44,8 @@ struct array_files {
 /// The samples of array_files.
 ///
 /// Shapes   one sample's are those of the arrays without their first axis.
-/// Numerics f64 and integers are rounded to the nearest f32; integers that do not fit i32 are refused by sample.
+/// Numerics f64 and integers are rounded to the nearest f32; numbers beyond those of f32, and integers that do not fit
+///          i32, are refused by sample.
 /// Threads  read() is const: any number of callers. Copies share the open files.
 /// @models trireme::dataset
 class array_file_samples : public detail::array_pair {

@@ -190,7 +190,8 @@ class hdf5_rows {
         read_row(from, id, stored.data());
         cast_.convert(stored, out, [&](std::string const& number) {
           throw config_error(text(label(from.file->path), ": sample ", id, " holds ", number,
-                                  ", which is not a number of 32 bits; ask for f32"));
+                                  ", which is not a number of 32 bits",
+                                  cast_.given() == dtype::i32 ? "; ask for f32" : ""));
         });
       }
       out += static_cast<std::size_t>(row_.size()) * size_of(type());

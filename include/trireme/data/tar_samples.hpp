@@ -145,7 +145,8 @@ class tar_sample {
       return;
     }
     cast.convert(values, to.data(), [&](std::string const& value) {
-      throw wrong(ending, text("the array holds ", value, ", which int32 does not"));
+      throw wrong(ending, text("the array holds ", value, ", which ", std::is_same_v<T, float> ? "float32" : "int32",
+                               " does not"));
     });
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -72,7 +73,7 @@ class number_cast {
   [[nodiscard]] dtype given() const noexcept { return given_; }
   [[nodiscard]] bool converts() const noexcept { return converts_; }
 
-  /// @param refuse  is called with a number that the type cannot hold, and throws.
+  /// @param refuse  is called with a number that the type cannot hold, and throws. Infinities and NaN stay.
   template <class Refuse>
   void convert(std::span<unsigned char const> stored, void* to, Refuse const& refuse) const {
     given_ == dtype::f32 ? convert_to<float>(stored, to, refuse) : convert_to<std::int32_t>(stored, to, refuse);
@@ -118,6 +119,9 @@ class number_cast {
           if (!std::in_range<std::int32_t>(value)) refuse(text(value));
         }
         auto const out = static_cast<To>(value);
+        if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float>) {
+          if (std::isinf(out) && !std::isinf(value)) refuse(text(value));
+        }
         std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
       }
     }
