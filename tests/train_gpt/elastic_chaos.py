@@ -1,9 +1,8 @@
 """elastic_chaos.py [--minutes M] [--seed S]: runs whose ranks join and leave at random.
 
 Each run of examples/elastic trains under data, zero or diloco in turn. While it trains, processes join it and ranks
-leave it, at random.
-The recorded sequence of memberships, replayed with threads and checkpoints, must end in the same state. The last line
-counts what has happened; the exit code is 1 if a state was wrong or a run did not end.
+leave it, at random. The recorded sequence of memberships, replayed with threads and checkpoints, must end in the same
+state. The last line counts what has happened; the exit code is 1 if a state was wrong or a run did not end.
 """
 
 import argparse
@@ -20,9 +19,9 @@ import tempfile
 import time
 
 PROGRAM = os.path.join(os.environ.get("TRIREME_BINARY_DIR", ""), "examples", "elastic")
-STEPS = 400
+STEPS = 200
 MOST = 4  # ranks
-MOST_CHANGES = 15  # of a run; then it is left alone
+MOST_CHANGES = 10  # of a run; then it is left alone
 LIMIT = 120  # seconds of a run
 
 
