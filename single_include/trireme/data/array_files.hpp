@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/array_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: da2ce822a5899661ab62e509542e8827b6a98696aaa8960fd96d184f3d988c0e
+// SHA-256 of the sources: 10a2c854c146ef68c8097acbabe1adb98ccdabd17f1bf544e10ee9adc6c4ff5a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,6 +27,7 @@
 #define TRIREME_DATA_DETAIL_NUMBER_CAST_INCLUDED
 
 // ---- trireme/data/detail/number_cast.hpp
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -89,7 +90,7 @@ class number_cast {
   [[nodiscard]] dtype given() const noexcept { return given_; }
   [[nodiscard]] bool converts() const noexcept { return converts_; }
 
-  /// @param refuse  is called with a number that the type cannot hold, and throws.
+  /// @param refuse  is called with a number that the type cannot hold, and throws. Infinities and NaN stay.
   template <class Refuse>
   void convert(std::span<unsigned char const> stored, void* to, Refuse const& refuse) const {
     given_ == dtype::f32 ? convert_to<float>(stored, to, refuse) : convert_to<std::int32_t>(stored, to, refuse);
@@ -135,6 +136,9 @@ class number_cast {
           if (!std::in_range<std::int32_t>(value)) refuse(text(value));
         }
         auto const out = static_cast<To>(value);
+        if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float>) {
+          if (std::isinf(out) && !std::isinf(value)) refuse(text(value));
+        }
         std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
       }
     }
@@ -345,7 +349,8 @@ struct array_files {
 /// The samples of array_files.
 ///
 /// Shapes   one sample's are those of the arrays without their first axis.
-/// Numerics f64 and integers are rounded to the nearest f32; integers that do not fit i32 are refused by sample.
+/// Numerics f64 and integers are rounded to the nearest f32; numbers beyond those of f32, and integers that do not fit
+///          i32, are refused by sample.
 /// Threads  read() is const: any number of callers. Copies share the open files.
 /// @models trireme::dataset
 class array_file_samples : public detail::array_pair {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/hdf5.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e387984ccd5206f6d9e84c233c2b70477b01b1abd94c148ae931d4c1cd1dbf9b
+// SHA-256 of the sources: b8eec0d3a6fe0f0884164cad3bee57ec2c2a0e48f87a1c117f44c4e3a5ec98bb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -204,6 +204,7 @@ inline void hdf5_list(::hid_t group, std::string const& prefix, std::size_t most
 #define TRIREME_DATA_DETAIL_NUMBER_CAST_INCLUDED
 
 // ---- trireme/data/detail/number_cast.hpp
+#include <cmath>
 #include <type_traits>
 
 namespace trireme::data::detail {
@@ -265,7 +266,7 @@ class number_cast {
   [[nodiscard]] dtype given() const noexcept { return given_; }
   [[nodiscard]] bool converts() const noexcept { return converts_; }
 
-  /// @param refuse  is called with a number that the type cannot hold, and throws.
+  /// @param refuse  is called with a number that the type cannot hold, and throws. Infinities and NaN stay.
   template <class Refuse>
   void convert(std::span<unsigned char const> stored, void* to, Refuse const& refuse) const {
     given_ == dtype::f32 ? convert_to<float>(stored, to, refuse) : convert_to<std::int32_t>(stored, to, refuse);
@@ -311,6 +312,9 @@ class number_cast {
           if (!std::in_range<std::int32_t>(value)) refuse(text(value));
         }
         auto const out = static_cast<To>(value);
+        if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float>) {
+          if (std::isinf(out) && !std::isinf(value)) refuse(text(value));
+        }
         std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
       }
     }
@@ -502,7 +506,8 @@ class hdf5_rows {
         read_row(from, id, stored.data());
         cast_.convert(stored, out, [&](std::string const& number) {
           throw config_error(text(label(from.file->path), ": sample ", id, " holds ", number,
-                                  ", which is not a number of 32 bits; ask for f32"));
+                                  ", which is not a number of 32 bits",
+                                  cast_.given() == dtype::i32 ? "; ask for f32" : ""));
         });
       }
       out += static_cast<std::size_t>(row_.size()) * size_of(type());

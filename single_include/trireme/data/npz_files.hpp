@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/npz_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: af546bd88020c953de7dda1cdaef172f9bd34360a4209f6bfc5ac44deb826fd3
+// SHA-256 of the sources: 0b43bbb938add135a6b9b758cce1642dee9cba8597e0802b7754c0617c6a1490
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,6 +27,7 @@
 #define TRIREME_DATA_DETAIL_NUMBER_CAST_INCLUDED
 
 // ---- trireme/data/detail/number_cast.hpp
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -89,7 +90,7 @@ class number_cast {
   [[nodiscard]] dtype given() const noexcept { return given_; }
   [[nodiscard]] bool converts() const noexcept { return converts_; }
 
-  /// @param refuse  is called with a number that the type cannot hold, and throws.
+  /// @param refuse  is called with a number that the type cannot hold, and throws. Infinities and NaN stay.
   template <class Refuse>
   void convert(std::span<unsigned char const> stored, void* to, Refuse const& refuse) const {
     given_ == dtype::f32 ? convert_to<float>(stored, to, refuse) : convert_to<std::int32_t>(stored, to, refuse);
@@ -135,6 +136,9 @@ class number_cast {
           if (!std::in_range<std::int32_t>(value)) refuse(text(value));
         }
         auto const out = static_cast<To>(value);
+        if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float>) {
+          if (std::isinf(out) && !std::isinf(value)) refuse(text(value));
+        }
         std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
       }
     }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/tar_samples.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: bd8371a012176561483a57884c20fe35c78cacf15daf2f17d848c39d244f9958
+// SHA-256 of the sources: 5ead12f01b7eb7061f50ccbbcc02ee1d6c5a734ba6390f477aafefffb2b3fc66
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,6 +25,7 @@
 #define TRIREME_DATA_DETAIL_NUMBER_CAST_INCLUDED
 
 // ---- trireme/data/detail/number_cast.hpp
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -87,7 +88,7 @@ class number_cast {
   [[nodiscard]] dtype given() const noexcept { return given_; }
   [[nodiscard]] bool converts() const noexcept { return converts_; }
 
-  /// @param refuse  is called with a number that the type cannot hold, and throws.
+  /// @param refuse  is called with a number that the type cannot hold, and throws. Infinities and NaN stay.
   template <class Refuse>
   void convert(std::span<unsigned char const> stored, void* to, Refuse const& refuse) const {
     given_ == dtype::f32 ? convert_to<float>(stored, to, refuse) : convert_to<std::int32_t>(stored, to, refuse);
@@ -133,6 +134,9 @@ class number_cast {
           if (!std::in_range<std::int32_t>(value)) refuse(text(value));
         }
         auto const out = static_cast<To>(value);
+        if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float>) {
+          if (std::isinf(out) && !std::isinf(value)) refuse(text(value));
+        }
         std::memcpy(static_cast<unsigned char*>(to) + i * sizeof(To), &out, sizeof(To));
       }
     }
@@ -279,7 +283,8 @@ class tar_sample {
       return;
     }
     cast.convert(values, to.data(), [&](std::string const& value) {
-      throw wrong(ending, text("the array holds ", value, ", which int32 does not"));
+      throw wrong(ending, text("the array holds ", value, ", which ", std::is_same_v<T, float> ? "float32" : "int32",
+                               " does not"));
     });
   }
 
