@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2baccbdbdb2c90fdd01359f5c9249c65eb58495cb1ee0b789b733fe7a458a623
+// SHA-256 of the sources: 10f50669d50e67559de504f7d9722a00004ba72430f9831dc951c4b3ca838679
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12936,7 +12936,7 @@ TRIREME_BODY bool operator==(value const& a, value const& b) {
     case kind::large:
       return a.large_ == b.large_;
     case kind::real:
-      return a.real_ == b.real_;
+      return exactly_equal(a.real_, b.real_);
     case kind::string:
       return a.string_ == b.string_;
     case kind::elements:
@@ -20407,18 +20407,19 @@ TRIREME_INLINE void for_few(std::int64_t count, F&& f) {
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // sums[n][v] += a[n * a_row + k] * (vector v at step k), over `count` steps in order.
-template <class F, int N, int V, class T, class Real>
+template <class F, std::size_t N, std::size_t V, class T, class Real>
 TRIREME_INLINE void add_products(F (&sums)[N][V], Real const* a, std::int64_t a_row, T const* const (&vectors)[V],
                                  std::int64_t step, std::int64_t count, int lanes) {
   for (std::int64_t k = 0; k < count; ++k) {
     F of[V];
     TRIREME_UNROLL
-    for (int v = 0; v < V; ++v) of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
+    for (std::size_t v = 0; v < V; ++v)
+      of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
     TRIREME_UNROLL
-    for (int n = 0; n < N; ++n) {
-      F const one = F::all(a[n * a_row + k]);
+    for (std::size_t n = 0; n < N; ++n) {
+      F const one = F::all(a[static_cast<std::int64_t>(n) * a_row + k]);
       TRIREME_UNROLL
-      for (int v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
+      for (std::size_t v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
     }
   }
 }
@@ -20429,15 +20430,16 @@ template <class F, int N, int V, class T, class Real>
 TRIREME_INLINE void score_vectors(Real* scores, Real const* queries, T const* keys, paged_tile const& tile,
                                   std::int64_t vector) {
   constexpr std::int64_t page = paged_rows::page, in_page = page / F::width;
-  T const* vectors[V];
-  F sums[N][V];
+  constexpr std::size_t rows = N, columns = V;
+  T const* vectors[columns];
+  F sums[rows][columns];
   TRIREME_UNROLL
   for (int v = 0; v < V; ++v) {
     vectors[v] = keys + tile.pages[(vector + v) / in_page] * tile.page_size + (vector + v) % in_page * F::width;
     TRIREME_UNROLL
     for (int n = 0; n < N; ++n) sums[n][v] = F::all(0);
   }
-  add_products<F, N, V>(sums, queries, tile.width, vectors, page, tile.width, F::width);
+  add_products<F>(sums, queries, tile.width, vectors, page, tile.width, F::width);
   F const scale = F::all(static_cast<Real>(1 / std::sqrt(static_cast<double>(tile.width))));
   TRIREME_UNROLL
   for (int n = 0; n < N; ++n) {
@@ -20474,7 +20476,8 @@ template <class F, int N, int V, class T, class Real>
 TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values, paged_tile const& tile,
                                 std::int64_t begin, std::int64_t end, std::int64_t column, int lanes) {
   constexpr std::int64_t page = paged_rows::page;
-  F now[N][V];
+  constexpr std::size_t rows = N, columns = V;
+  F now[rows][columns];
   TRIREME_UNROLL
   for (int n = 0; n < N; ++n) {
     TRIREME_UNROLL
@@ -20483,10 +20486,10 @@ TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values
   for (auto j = begin; j < end;) {
     auto const count = (j / page + 1) * page < end ? (j / page + 1) * page - j : end - j;
     T const* const from = values + tile.pages[j / page] * tile.page_size + j % page * tile.width + column;
-    T const* vectors[V];
+    T const* vectors[columns];
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) vectors[v] = from + v * F::width;
-    add_products<F, N, V>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
+    add_products<F>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
     j += count;
   }
   TRIREME_UNROLL
@@ -20537,7 +20540,7 @@ inline void attend_pages(T* y, T const* kept, T const* qkv, std::int32_t const* 
     for_few(count, [&]<int N>(std::int64_t q, std::integral_constant<int, N>) {
       Real* const own = weights + q * tile.positions;
       score_queries<F, N>(own, queries + q * width, keys, tile);
-      Real all[N];
+      Real all[static_cast<std::size_t>(N)];
       for (int n = 0; n < N; ++n) all[n] = exponentials<F>(own + n * tile.positions + skipped, seen + (q + n) / each);
       T const* const values = keys + page * width;
       add_values<F, N>(sums + q * width, own, values, tile, skipped, skipped + seen);
@@ -20567,18 +20570,19 @@ TRIREME_LEVEL_AVX2_BEGIN
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // sums[n][v] += a[n * a_row + k] * (vector v at step k), over `count` steps in order.
-template <class F, int N, int V, class T, class Real>
+template <class F, std::size_t N, std::size_t V, class T, class Real>
 TRIREME_INLINE void add_products(F (&sums)[N][V], Real const* a, std::int64_t a_row, T const* const (&vectors)[V],
                                  std::int64_t step, std::int64_t count, int lanes) {
   for (std::int64_t k = 0; k < count; ++k) {
     F of[V];
     TRIREME_UNROLL
-    for (int v = 0; v < V; ++v) of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
+    for (std::size_t v = 0; v < V; ++v)
+      of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
     TRIREME_UNROLL
-    for (int n = 0; n < N; ++n) {
-      F const one = F::all(a[n * a_row + k]);
+    for (std::size_t n = 0; n < N; ++n) {
+      F const one = F::all(a[static_cast<std::int64_t>(n) * a_row + k]);
       TRIREME_UNROLL
-      for (int v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
+      for (std::size_t v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
     }
   }
 }
@@ -20589,15 +20593,16 @@ template <class F, int N, int V, class T, class Real>
 TRIREME_INLINE void score_vectors(Real* scores, Real const* queries, T const* keys, paged_tile const& tile,
                                   std::int64_t vector) {
   constexpr std::int64_t page = paged_rows::page, in_page = page / F::width;
-  T const* vectors[V];
-  F sums[N][V];
+  constexpr std::size_t rows = N, columns = V;
+  T const* vectors[columns];
+  F sums[rows][columns];
   TRIREME_UNROLL
   for (int v = 0; v < V; ++v) {
     vectors[v] = keys + tile.pages[(vector + v) / in_page] * tile.page_size + (vector + v) % in_page * F::width;
     TRIREME_UNROLL
     for (int n = 0; n < N; ++n) sums[n][v] = F::all(0);
   }
-  add_products<F, N, V>(sums, queries, tile.width, vectors, page, tile.width, F::width);
+  add_products<F>(sums, queries, tile.width, vectors, page, tile.width, F::width);
   F const scale = F::all(static_cast<Real>(1 / std::sqrt(static_cast<double>(tile.width))));
   TRIREME_UNROLL
   for (int n = 0; n < N; ++n) {
@@ -20634,7 +20639,8 @@ template <class F, int N, int V, class T, class Real>
 TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values, paged_tile const& tile,
                                 std::int64_t begin, std::int64_t end, std::int64_t column, int lanes) {
   constexpr std::int64_t page = paged_rows::page;
-  F now[N][V];
+  constexpr std::size_t rows = N, columns = V;
+  F now[rows][columns];
   TRIREME_UNROLL
   for (int n = 0; n < N; ++n) {
     TRIREME_UNROLL
@@ -20643,10 +20649,10 @@ TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values
   for (auto j = begin; j < end;) {
     auto const count = (j / page + 1) * page < end ? (j / page + 1) * page - j : end - j;
     T const* const from = values + tile.pages[j / page] * tile.page_size + j % page * tile.width + column;
-    T const* vectors[V];
+    T const* vectors[columns];
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) vectors[v] = from + v * F::width;
-    add_products<F, N, V>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
+    add_products<F>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
     j += count;
   }
   TRIREME_UNROLL
@@ -20697,7 +20703,7 @@ inline void attend_pages(T* y, T const* kept, T const* qkv, std::int32_t const* 
     for_few(count, [&]<int N>(std::int64_t q, std::integral_constant<int, N>) {
       Real* const own = weights + q * tile.positions;
       score_queries<F, N>(own, queries + q * width, keys, tile);
-      Real all[N];
+      Real all[static_cast<std::size_t>(N)];
       for (int n = 0; n < N; ++n) all[n] = exponentials<F>(own + n * tile.positions + skipped, seen + (q + n) / each);
       T const* const values = keys + page * width;
       add_values<F, N>(sums + q * width, own, values, tile, skipped, skipped + seen);
@@ -20728,18 +20734,19 @@ TRIREME_LEVEL_AVX512_BEGIN
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // sums[n][v] += a[n * a_row + k] * (vector v at step k), over `count` steps in order.
-template <class F, int N, int V, class T, class Real>
+template <class F, std::size_t N, std::size_t V, class T, class Real>
 TRIREME_INLINE void add_products(F (&sums)[N][V], Real const* a, std::int64_t a_row, T const* const (&vectors)[V],
                                  std::int64_t step, std::int64_t count, int lanes) {
   for (std::int64_t k = 0; k < count; ++k) {
     F of[V];
     TRIREME_UNROLL
-    for (int v = 0; v < V; ++v) of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
+    for (std::size_t v = 0; v < V; ++v)
+      of[v] = V > 1 ? F::load(vectors[v] + k * step) : F::load(vectors[v] + k * step, lanes);
     TRIREME_UNROLL
-    for (int n = 0; n < N; ++n) {
-      F const one = F::all(a[n * a_row + k]);
+    for (std::size_t n = 0; n < N; ++n) {
+      F const one = F::all(a[static_cast<std::int64_t>(n) * a_row + k]);
       TRIREME_UNROLL
-      for (int v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
+      for (std::size_t v = 0; v < V; ++v) sums[n][v] = fma(one, of[v], sums[n][v]);
     }
   }
 }
@@ -20750,15 +20757,16 @@ template <class F, int N, int V, class T, class Real>
 TRIREME_INLINE void score_vectors(Real* scores, Real const* queries, T const* keys, paged_tile const& tile,
                                   std::int64_t vector) {
   constexpr std::int64_t page = paged_rows::page, in_page = page / F::width;
-  T const* vectors[V];
-  F sums[N][V];
+  constexpr std::size_t rows = N, columns = V;
+  T const* vectors[columns];
+  F sums[rows][columns];
   TRIREME_UNROLL
   for (int v = 0; v < V; ++v) {
     vectors[v] = keys + tile.pages[(vector + v) / in_page] * tile.page_size + (vector + v) % in_page * F::width;
     TRIREME_UNROLL
     for (int n = 0; n < N; ++n) sums[n][v] = F::all(0);
   }
-  add_products<F, N, V>(sums, queries, tile.width, vectors, page, tile.width, F::width);
+  add_products<F>(sums, queries, tile.width, vectors, page, tile.width, F::width);
   F const scale = F::all(static_cast<Real>(1 / std::sqrt(static_cast<double>(tile.width))));
   TRIREME_UNROLL
   for (int n = 0; n < N; ++n) {
@@ -20795,7 +20803,8 @@ template <class F, int N, int V, class T, class Real>
 TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values, paged_tile const& tile,
                                 std::int64_t begin, std::int64_t end, std::int64_t column, int lanes) {
   constexpr std::int64_t page = paged_rows::page;
-  F now[N][V];
+  constexpr std::size_t rows = N, columns = V;
+  F now[rows][columns];
   TRIREME_UNROLL
   for (int n = 0; n < N; ++n) {
     TRIREME_UNROLL
@@ -20804,10 +20813,10 @@ TRIREME_INLINE void add_vectors(Real* sums, Real const* weights, T const* values
   for (auto j = begin; j < end;) {
     auto const count = (j / page + 1) * page < end ? (j / page + 1) * page - j : end - j;
     T const* const from = values + tile.pages[j / page] * tile.page_size + j % page * tile.width + column;
-    T const* vectors[V];
+    T const* vectors[columns];
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) vectors[v] = from + v * F::width;
-    add_products<F, N, V>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
+    add_products<F>(now, weights + j, tile.positions, vectors, tile.width, count, lanes);
     j += count;
   }
   TRIREME_UNROLL
@@ -20858,7 +20867,7 @@ inline void attend_pages(T* y, T const* kept, T const* qkv, std::int32_t const* 
     for_few(count, [&]<int N>(std::int64_t q, std::integral_constant<int, N>) {
       Real* const own = weights + q * tile.positions;
       score_queries<F, N>(own, queries + q * width, keys, tile);
-      Real all[N];
+      Real all[static_cast<std::size_t>(N)];
       for (int n = 0; n < N; ++n) all[n] = exponentials<F>(own + n * tile.positions + skipped, seen + (q + n) / each);
       T const* const values = keys + page * width;
       add_values<F, N>(sums + q * width, own, values, tile, skipped, skipped + seen);

@@ -74,10 +74,11 @@ inline listed_order megatron_blend::open() const {
     return config_error(text("trireme::data::megatron_blend: ", parts...));
   };
   if (files.empty()) throw refuse(".files names no file; give at least one");
-  auto const weighted = std::count_if(files.begin(), files.end(), [](auto const& each) { return each.weight != 0; });
+  auto const weighted =
+      std::count_if(files.begin(), files.end(), [](auto const& each) { return !exactly_equal(each.weight, 0.0); });
   double sum = 0;
   for (auto const& each : files) {
-    if (!(each.weight >= 0) || !std::isfinite(each.weight) || (weighted > 0 && each.weight == 0)) {
+    if (!(each.weight >= 0) || !std::isfinite(each.weight) || (weighted > 0 && exactly_equal(each.weight, 0.0))) {
       throw refuse(each.file, " has the weight ", each.weight, ", but all weights are positive, or all are 0");
     }
     sum += each.weight;

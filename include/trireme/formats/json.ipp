@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/exact.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/detail/json_print.hpp"
@@ -262,7 +263,7 @@ TRIREME_BODY bool operator==(value const& a, value const& b) {
     case kind::large:
       return a.large_ == b.large_;
     case kind::real:
-      return a.real_ == b.real_;
+      return exactly_equal(a.real_, b.real_);
     case kind::string:
       return a.string_ == b.string_;
     case kind::elements:

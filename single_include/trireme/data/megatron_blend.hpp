@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/megatron_blend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7afe65513b8522846dc985a76a5d60665cff3cb2a971fbdb609e57ae1730526f
+// SHA-256 of the sources: a5f5546bcf2f3aec166b5caa2b4da023a09701ee21f6d4d376cbdd6276b7fc22
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -76,10 +76,11 @@ inline listed_order megatron_blend::open() const {
     return config_error(text("trireme::data::megatron_blend: ", parts...));
   };
   if (files.empty()) throw refuse(".files names no file; give at least one");
-  auto const weighted = std::count_if(files.begin(), files.end(), [](auto const& each) { return each.weight != 0; });
+  auto const weighted =
+      std::count_if(files.begin(), files.end(), [](auto const& each) { return !exactly_equal(each.weight, 0.0); });
   double sum = 0;
   for (auto const& each : files) {
-    if (!(each.weight >= 0) || !std::isfinite(each.weight) || (weighted > 0 && each.weight == 0)) {
+    if (!(each.weight >= 0) || !std::isfinite(each.weight) || (weighted > 0 && exactly_equal(each.weight, 0.0))) {
       throw refuse(each.file, " has the weight ", each.weight, ", but all weights are positive, or all are 0");
     }
     sum += each.weight;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/host/integer_products.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 695963b249dcd9a1b796c93798662bbec5117a034fe02e8f99cb2fc32096ab66
+// SHA-256 of the sources: 2567bd6a3d21b0e94b8681071c46cf20638ca2be62b1efa558172fa89807dd71
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -302,7 +302,7 @@ namespace trireme::ops::detail::avx512_vnni {
 /// A whole block of 16 Vectors elements, which stay in registers.
 template <int Vectors, class T>
 TRIREME_INLINE void integer_block(integer_row_job<T> const& job, std::int64_t first, std::int64_t b) {
-  __m512 x[Vectors];
+  __m512 x[static_cast<std::size_t>(Vectors)];
   __m512i most = _mm512_setzero_si512(), sum = most;
   TRIREME_UNROLL
   for (int v = 0; v < Vectors; ++v) {

@@ -294,7 +294,7 @@ namespace trireme::ops::detail::avx512_vnni {
 /// A whole block of 16 Vectors elements, which stay in registers.
 template <int Vectors, class T>
 TRIREME_INLINE void integer_block(integer_row_job<T> const& job, std::int64_t first, std::int64_t b) {
-  __m512 x[Vectors];
+  __m512 x[static_cast<std::size_t>(Vectors)];
   __m512i most = _mm512_setzero_si512(), sum = most;
   TRIREME_UNROLL
   for (int v = 0; v < Vectors; ++v) {
