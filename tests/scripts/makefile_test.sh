@@ -47,6 +47,20 @@ CPPFLAGS=-DTRIREME_ONLY_FP32 make -C quick TRIREME="$root" CXXFLAGS="-O0 $less_g
 [[ -e quick/trireme0.o ]]
 (cd quick && ./program) | tee quick/told
 grep -q 'loss' quick/told
+# A file of another compiler does not link, and the linker says why.
+if command -v clang++ >/dev/null; then
+  echo '#include "trireme/core/compiled.hpp"
+    int main() {}' >quick/other.cpp
+  for compiler in g++ clang++; do
+    "$compiler" -std=c++20 -DTRIREME_COMPILED -I"$root/include" -c quick/other.cpp -o quick/other_$compiler.o
+    if g++ quick/other_$compiler.o quick/trireme0.o -lfmt -pthread -o quick/other >quick/linker 2>&1; then
+      [[ $compiler == g++ ]]
+    else
+      [[ $compiler == clang++ ]]
+      grep -q 'trireme::compile_the_library_by_clang_as_this_program' quick/linker
+    fi || { cat quick/linker; exit 1; }
+  done
+fi
 # In four pieces the same commands would run, each for a quarter.
 make -n -B -C quick TRIREME="$root" QUARTERS="1 2 3 4" >quick/commands
 [[ $(grep -c -- '-DTRIREME_QUARTER=[1-4] -c' quick/commands) == 4 ]] || { cat quick/commands; exit 1; }
