@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6d37b012583246957b591621ff51a4c77572b4f29655fdc070d8a95b7b821f50
+// SHA-256 of the sources: 4a1da4749893d1b6e38324e49c5a9afa3ecbebb08477c342612163a84d9ec1a7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -2555,22 +2555,9 @@ template <class T>
 inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 }  // namespace detail
 
-namespace detail {
-// (std::conditional would have names of functions spelt otherwise by g++ than by clang++, and one of them could not
-// link what the other has compiled.)
-template <class T>
-struct accumulate {
-  using type = float;
-};
-template <>
-struct accumulate<double> {
-  using type = double;
-};
-}  // namespace detail
-
 /// The type of sums of T.
 template <class T>
-using accumulate_t = typename detail::accumulate<T>::type;
+using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,9 +13,9 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/core/exact.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
+#include "trireme/data/detail/colours.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 #include "trireme/data/file_list.hpp"
 
@@ -62,12 +60,7 @@ struct cifar {
 [[nodiscard]] inline std::string to_string(cifar const& from) {
   auto out = text("trireme::data::cifar{.files = ", to_string(from.files),
                   ", .labels = trireme::data::cifar_labels::", name_of(from.labels));
-  auto const colours = [&](char const* field, std::array<double, 3> const& of, double usual) {
-    if (of != std::array{usual, usual, usual}) out += text(", .", field, " = {", of[0], ", ", of[1], ", ", of[2], "}");
-  };
-  colours("mean", from.mean, 0);
-  colours("deviation", from.deviation, 1);
-  return out + "}";
+  return out + detail::text_of_colours(from.mean, from.deviation) + "}";
 }
 
 /// The samples of cifar.
@@ -85,22 +78,8 @@ class cifar_samples {
         label_(from.labels == cifar_labels::hundred ? 1 : 0),
         classes_(from.labels == cifar_labels::ten       ? 10
                  : from.labels == cifar_labels::hundred ? 100
-                                                        : 20) {
-    for (std::size_t colour = 0; colour < 3; ++colour) {
-      auto const mean = from.mean[colour], deviation = from.deviation[colour];
-      if (!(deviation > 0) || !std::isfinite(deviation) || !std::isfinite(mean)) {
-        throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                " must be finite, and the deviation above 0"));
-      }
-      for (std::size_t byte = 0; byte < 256; ++byte) {
-        auto const number = (static_cast<double>(byte) / 255 - mean) / deviation;
-        if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) {
-          throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                  " give numbers that float32 cannot hold"));
-        }
-        numbers_[colour][byte] = static_cast<float>(number);
-      }
-    }
+                                                        : 20),
+        numbers_(detail::numbers_of_bytes(who, from.mean, from.deviation)) {
     for (auto const& name : from.files.names(who, {".bin"})) add(name);
   }
 

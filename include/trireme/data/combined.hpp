@@ -176,16 +176,9 @@ class equal_sources {
   std::int64_t size_ = 0;
 };
 
-}  // namespace detail
-
-/// The samples of several datasets, one after the other.
-///
-/// Errors   config_error if there are no sources, or if their samples differ in shape or type.
-/// @models trireme::dataset, trireme::has_placed_read
-class concat {
+/// What concat, blend and curriculum are made of: they differ in the order of samples alone.
+class made_of_equal_sources {
  public:
-  concat(std::initializer_list<shared_dataset> sources) : concat(std::vector<shared_dataset>(sources)) {}
-  explicit concat(std::vector<shared_dataset> sources) : sources_(std::move(sources), "trireme::data::concat") {}
   [[nodiscard]] std::int64_t size() const noexcept { return sources_.size(); }
   [[nodiscard]] dtype input_type() const noexcept { return sources_.front().input_type(); }
   [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
@@ -193,6 +186,24 @@ class concat {
   [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
   [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
   [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
+
+ protected:
+  made_of_equal_sources(std::vector<shared_dataset> sources, char const* who) : sources_(std::move(sources), who) {}
+
+  equal_sources sources_;
+};
+
+}  // namespace detail
+
+/// The samples of several datasets, one after the other.
+///
+/// Errors   config_error if there are no sources, or if their samples differ in shape or type.
+/// @models trireme::dataset, trireme::has_placed_read
+class concat : public detail::made_of_equal_sources {
+ public:
+  concat(std::initializer_list<shared_dataset> sources) : concat(std::vector<shared_dataset>(sources)) {}
+  explicit concat(std::vector<shared_dataset> sources)
+      : made_of_equal_sources(std::move(sources), "trireme::data::concat") {}
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }
@@ -204,7 +215,6 @@ class concat {
   void read(read_place const* at, std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     sources_.read(at, ids, inputs, targets, [&](std::size_t, std::size_t) { return at->epoch; });
   }
-  detail::equal_sources sources_;
 };
 
 /// Some samples of a dataset, in the order of a list of their numbers; a number may occur more than once.

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,9 +13,9 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/core/exact.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/data/detail/colours.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/picture.hpp"
@@ -66,12 +64,7 @@ struct picture_folders {
   auto out = text("trireme::data::picture_folders{.directory = \"", from.directory, "\", .height = ", from.height,
                   ", .width = ", from.width);
   if (from.fit != picture_fit{}) out += text(", .fit = trireme::data::picture_fit::", name_of(from.fit));
-  auto const colours = [&](char const* field, std::array<double, 3> const& of, double usual) {
-    if (of != std::array{usual, usual, usual}) out += text(", .", field, " = {", of[0], ", ", of[1], ", ", of[2], "}");
-  };
-  colours("mean", from.mean, 0);
-  colours("deviation", from.deviation, 1);
-  return out + "}";
+  return out + detail::text_of_colours(from.mean, from.deviation) + "}";
 }
 
 /// The samples of picture_folders.
@@ -86,7 +79,10 @@ struct picture_folders {
 class picture_folder_samples {
  public:
   explicit picture_folder_samples(picture_folders const& from)
-      : height_(from.height), width_(from.width), fit_(from.fit) {
+      : height_(from.height),
+        width_(from.width),
+        fit_(from.fit),
+        numbers_(detail::numbers_of_bytes(who, from.mean, from.deviation)) {
     if (from.directory.empty()) throw config_error(text(who, ": .directory is empty; name the folder of the classes"));
     auto const side = [](char const* field, std::int64_t pixels) {
       if (pixels < 1 || pixels > 16384)
@@ -94,21 +90,6 @@ class picture_folder_samples {
     };
     side("height", height_);
     side("width", width_);
-    for (std::size_t colour = 0; colour < 3; ++colour) {
-      auto const mean = from.mean[colour], deviation = from.deviation[colour];
-      if (!(deviation > 0) || !std::isfinite(deviation) || !std::isfinite(mean)) {
-        throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                " must be finite, and the deviation above 0"));
-      }
-      for (std::size_t byte = 0; byte < 256; ++byte) {
-        auto const number = (static_cast<double>(byte) / 255 - mean) / deviation;
-        if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) {
-          throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                  " give numbers that float32 cannot hold"));
-        }
-        numbers_[colour][byte] = static_cast<float>(number);
-      }
-    }
     auto files = std::make_shared<names>();
     files->root = from.directory;
     formats::directory const root(from.directory);

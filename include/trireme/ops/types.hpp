@@ -64,22 +64,9 @@ template <class T>
 inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 }  // namespace detail
 
-namespace detail {
-// (std::conditional would have names of functions spelt otherwise by g++ than by clang++, and one of them could not
-// link what the other has compiled.)
-template <class T>
-struct accumulate {
-  using type = float;
-};
-template <>
-struct accumulate<double> {
-  using type = double;
-};
-}  // namespace detail
-
 /// The type of sums of T.
 template <class T>
-using accumulate_t = typename detail::accumulate<T>::type;
+using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };

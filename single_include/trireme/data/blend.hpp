@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/blend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f50b69deaa81aa1e3e0592e7de463cea60f2b31382dbec037b4c8fe7256da14e
+// SHA-256 of the sources: b8b14957e99018b34bb7b697fa8fa93e03586df0a9ae2102b5dd9f10e7e25b0c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,10 +51,10 @@ struct blend_source {
 /// Errors   config_error if there are no sources or more than 256, if their samples differ in shape or type, or if a
 ///          weight is not positive or is less than 2^-20 of all.
 /// @models trireme::dataset, trireme::has_sample_order, trireme::has_placed_read
-class blend {
+class blend : public detail::made_of_equal_sources {
  public:
   blend(std::initializer_list<blend_source> sources) : blend(std::vector<blend_source>(sources)) {}
-  explicit blend(std::vector<blend_source> const& sources) : sources_(datasets_of(sources), who) {
+  explicit blend(std::vector<blend_source> const& sources) : made_of_equal_sources(datasets_of(sources), who) {
     auto const refuse = [](auto const&... parts) { return config_error(text(who, ": ", parts...)); };
     if (sources.size() > most_sources) {
       throw refuse(sources.size(), " sources, but at most ", most_sources, " are mixed; concatenate some of them");
@@ -109,13 +109,6 @@ class blend {
     return sources_.id_of(source, nth_of(source, at), seed);
   }
 
-  [[nodiscard]] std::int64_t size() const noexcept { return sources_.size(); }
-  [[nodiscard]] dtype input_type() const noexcept { return sources_.front().input_type(); }
-  [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
-  [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
-  [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
-  [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
-  [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }
@@ -207,7 +200,6 @@ class blend {
     [[nodiscard]] std::int64_t length() const noexcept { return static_cast<std::int64_t>(sources.size()); }
   };
 
-  detail::equal_sources sources_;
   std::shared_ptr<period const> period_;
 };
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/cifar.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1c0ed607e437ddc16e402b2edcefc91c7cea27ed3a00bcc5686cf8a1aebe278e
+// SHA-256 of the sources: d3bb2a15f2142f5fb5d128473fde7fe01d8e21011826b1441d3f7aa99c393f6b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,10 +9,8 @@
 // ---- trireme/data/cifar.hpp
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +18,60 @@
 #include <utility>
 #include <vector>
 
+#ifndef TRIREME_DATA_DETAIL_COLOURS_INCLUDED
+#define TRIREME_DATA_DETAIL_COLOURS_INCLUDED
+
+// ---- trireme/data/detail/colours.hpp
+#include <cmath>
+#include <limits>
+
+namespace trireme::data::detail {
+
+/// A number for each colour: red, green and blue.
+using of_colours = std::array<double, 3>;
+
+/// What a byte of each colour becomes: (byte / 255 - mean) / deviation, computed in double and rounded once.
+///
+/// Errors   config_error for a deviation that is not above 0, and for numbers that float32 cannot hold.
+/// @param who  begins the sentences of errors.
+[[nodiscard]] inline std::array<std::array<float, 256>, 3> numbers_of_bytes(char const* who, of_colours const& means,
+                                                                            of_colours const& deviations) {
+  std::array<std::array<float, 256>, 3> out{};
+  for (std::size_t colour = 0; colour < 3; ++colour) {
+    auto const mean = means[colour], deviation = deviations[colour];
+    auto const refuse = [&](char const* why) {
+      return config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour, why));
+    };
+    if (!(deviation > 0) || !std::isfinite(deviation) || !std::isfinite(mean)) {
+      throw refuse(" must be finite, and the deviation above 0");
+    }
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      auto const number = (static_cast<double>(byte) / 255 - mean) / deviation;
+      if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) {
+        throw refuse(" give numbers that float32 cannot hold");
+      }
+      out[colour][byte] = static_cast<float>(number);
+    }
+  }
+  return out;
+}
+
+/// ", .mean = {0.5, 0.5, 0.5}, .deviation = {0.2, 0.2, 0.2}", without those that change nothing.
+[[nodiscard]] inline std::string text_of_colours(of_colours const& means, of_colours const& deviations) {
+  std::string out;
+  auto const add = [&](char const* field, of_colours const& of, double usual) {
+    if (of != of_colours{usual, usual, usual}) out += text(", .", field, " = {", of[0], ", ", of[1], ", ", of[2], "}");
+  };
+  add("mean", means, 0);
+  add("deviation", deviations, 1);
+  return out;
+}
+
+}  // namespace trireme::data::detail
+
+#endif  // TRIREME_DATA_DETAIL_COLOURS_INCLUDED
+
+// ---- trireme/data/cifar.hpp (goes on)
 namespace trireme::data {
 
 class cifar_samples;
@@ -61,12 +113,7 @@ struct cifar {
 [[nodiscard]] inline std::string to_string(cifar const& from) {
   auto out = text("trireme::data::cifar{.files = ", to_string(from.files),
                   ", .labels = trireme::data::cifar_labels::", name_of(from.labels));
-  auto const colours = [&](char const* field, std::array<double, 3> const& of, double usual) {
-    if (of != std::array{usual, usual, usual}) out += text(", .", field, " = {", of[0], ", ", of[1], ", ", of[2], "}");
-  };
-  colours("mean", from.mean, 0);
-  colours("deviation", from.deviation, 1);
-  return out + "}";
+  return out + detail::text_of_colours(from.mean, from.deviation) + "}";
 }
 
 /// The samples of cifar.
@@ -84,22 +131,8 @@ class cifar_samples {
         label_(from.labels == cifar_labels::hundred ? 1 : 0),
         classes_(from.labels == cifar_labels::ten       ? 10
                  : from.labels == cifar_labels::hundred ? 100
-                                                        : 20) {
-    for (std::size_t colour = 0; colour < 3; ++colour) {
-      auto const mean = from.mean[colour], deviation = from.deviation[colour];
-      if (!(deviation > 0) || !std::isfinite(deviation) || !std::isfinite(mean)) {
-        throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                " must be finite, and the deviation above 0"));
-      }
-      for (std::size_t byte = 0; byte < 256; ++byte) {
-        auto const number = (static_cast<double>(byte) / 255 - mean) / deviation;
-        if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) {
-          throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                  " give numbers that float32 cannot hold"));
-        }
-        numbers_[colour][byte] = static_cast<float>(number);
-      }
-    }
+                                                        : 20),
+        numbers_(detail::numbers_of_bytes(who, from.mean, from.deviation)) {
     for (auto const& name : from.files.names(who, {".bin"})) add(name);
   }
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/curriculum.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b4d7a67ceb41c158191ca1c8b52022e44a8a4b74b4a6aef371a74625bae7160a
+// SHA-256 of the sources: d77463ca0c0ededc6926199797499726c5b533164c165f22fe68366a2de7f4b0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -78,7 +78,7 @@ struct curriculum_length {
 ///          fewer of them.
 /// @models trireme::dataset, trireme::has_sample_order, trireme::has_placed_read
 /// @see data::blend, whose weights do not change
-class curriculum {
+class curriculum : public detail::made_of_equal_sources {
  public:
   /// The tokens of a window in a step.
   using window_of_step = std::function<std::int64_t(std::int64_t step)>;
@@ -87,7 +87,7 @@ class curriculum {
              window_of_step const& window = {})
       : curriculum(length, std::vector<curriculum_source>(sources), window) {}
   curriculum(curriculum_length length, std::vector<curriculum_source> const& sources, window_of_step const& window = {})
-      : length_(checked(length)), sources_(datasets_of(sources), who) {
+      : made_of_equal_sources(datasets_of(sources), who), length_(checked(length)) {
     if (window) find_windows(window);
     std::vector<double> shares;
     for (std::int64_t step = 0; step < length.steps; ++step) add_shares(sources, step, shares);
@@ -114,13 +114,6 @@ class curriculum {
     return sources_.id_of(at.source, at.nth, seed);
   }
 
-  [[nodiscard]] std::int64_t size() const noexcept { return sources_.size(); }
-  [[nodiscard]] dtype input_type() const noexcept { return sources_.front().input_type(); }
-  [[nodiscard]] dtype target_type() const noexcept { return sources_.front().target_type(); }
-  [[nodiscard]] shape input_shape() const { return sources_.front().input_shape(); }
-  [[nodiscard]] shape target_shape() const { return sources_.front().target_shape(); }
-  [[nodiscard]] bool slow_to_read() const { return sources_.slow_to_read(); }
-  [[nodiscard]] std::vector<formats::model_file> model_files() const { return sources_.model_files(); }
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     read(nullptr, ids, inputs, targets);
   }
@@ -253,7 +246,6 @@ class curriculum {
   }
 
   curriculum_length length_;
-  detail::equal_sources sources_;
   std::shared_ptr<course const> first_, later_;
   std::shared_ptr<std::vector<std::int64_t> const> windows_;  // of each step, if they are not whole
 };

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/picture_folders.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1138496f02946fb15a45976e87ba8ac6aded8ed87f146a3fa490455a26c834ef
+// SHA-256 of the sources: 1d77ecd4438276b404ffbd3239c85168fad495327b1fff9b65f80183f4a1469d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,10 +9,8 @@
 // ---- trireme/data/picture_folders.hpp
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +18,60 @@
 #include <utility>
 #include <vector>
 
+#ifndef TRIREME_DATA_DETAIL_COLOURS_INCLUDED
+#define TRIREME_DATA_DETAIL_COLOURS_INCLUDED
+
+// ---- trireme/data/detail/colours.hpp
+#include <cmath>
+#include <limits>
+
+namespace trireme::data::detail {
+
+/// A number for each colour: red, green and blue.
+using of_colours = std::array<double, 3>;
+
+/// What a byte of each colour becomes: (byte / 255 - mean) / deviation, computed in double and rounded once.
+///
+/// Errors   config_error for a deviation that is not above 0, and for numbers that float32 cannot hold.
+/// @param who  begins the sentences of errors.
+[[nodiscard]] inline std::array<std::array<float, 256>, 3> numbers_of_bytes(char const* who, of_colours const& means,
+                                                                            of_colours const& deviations) {
+  std::array<std::array<float, 256>, 3> out{};
+  for (std::size_t colour = 0; colour < 3; ++colour) {
+    auto const mean = means[colour], deviation = deviations[colour];
+    auto const refuse = [&](char const* why) {
+      return config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour, why));
+    };
+    if (!(deviation > 0) || !std::isfinite(deviation) || !std::isfinite(mean)) {
+      throw refuse(" must be finite, and the deviation above 0");
+    }
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      auto const number = (static_cast<double>(byte) / 255 - mean) / deviation;
+      if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) {
+        throw refuse(" give numbers that float32 cannot hold");
+      }
+      out[colour][byte] = static_cast<float>(number);
+    }
+  }
+  return out;
+}
+
+/// ", .mean = {0.5, 0.5, 0.5}, .deviation = {0.2, 0.2, 0.2}", without those that change nothing.
+[[nodiscard]] inline std::string text_of_colours(of_colours const& means, of_colours const& deviations) {
+  std::string out;
+  auto const add = [&](char const* field, of_colours const& of, double usual) {
+    if (of != of_colours{usual, usual, usual}) out += text(", .", field, " = {", of[0], ", ", of[1], ", ", of[2], "}");
+  };
+  add("mean", means, 0);
+  add("deviation", deviations, 1);
+  return out;
+}
+
+}  // namespace trireme::data::detail
+
+#endif  // TRIREME_DATA_DETAIL_COLOURS_INCLUDED
+
+// ---- trireme/data/picture_folders.hpp (goes on)
 namespace trireme::data {
 
 class picture_folder_samples;
@@ -64,12 +116,7 @@ struct picture_folders {
   auto out = text("trireme::data::picture_folders{.directory = \"", from.directory, "\", .height = ", from.height,
                   ", .width = ", from.width);
   if (from.fit != picture_fit{}) out += text(", .fit = trireme::data::picture_fit::", name_of(from.fit));
-  auto const colours = [&](char const* field, std::array<double, 3> const& of, double usual) {
-    if (of != std::array{usual, usual, usual}) out += text(", .", field, " = {", of[0], ", ", of[1], ", ", of[2], "}");
-  };
-  colours("mean", from.mean, 0);
-  colours("deviation", from.deviation, 1);
-  return out + "}";
+  return out + detail::text_of_colours(from.mean, from.deviation) + "}";
 }
 
 /// The samples of picture_folders.
@@ -84,7 +131,10 @@ struct picture_folders {
 class picture_folder_samples {
  public:
   explicit picture_folder_samples(picture_folders const& from)
-      : height_(from.height), width_(from.width), fit_(from.fit) {
+      : height_(from.height),
+        width_(from.width),
+        fit_(from.fit),
+        numbers_(detail::numbers_of_bytes(who, from.mean, from.deviation)) {
     if (from.directory.empty()) throw config_error(text(who, ": .directory is empty; name the folder of the classes"));
     auto const side = [](char const* field, std::int64_t pixels) {
       if (pixels < 1 || pixels > 16384)
@@ -92,21 +142,6 @@ class picture_folder_samples {
     };
     side("height", height_);
     side("width", width_);
-    for (std::size_t colour = 0; colour < 3; ++colour) {
-      auto const mean = from.mean[colour], deviation = from.deviation[colour];
-      if (!(deviation > 0) || !std::isfinite(deviation) || !std::isfinite(mean)) {
-        throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                " must be finite, and the deviation above 0"));
-      }
-      for (std::size_t byte = 0; byte < 256; ++byte) {
-        auto const number = (static_cast<double>(byte) / 255 - mean) / deviation;
-        if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) {
-          throw config_error(text(who, ": the mean ", mean, " and deviation ", deviation, " of colour ", colour,
-                                  " give numbers that float32 cannot hold"));
-        }
-        numbers_[colour][byte] = static_cast<float>(number);
-      }
-    }
     auto files = std::make_shared<names>();
     files->root = from.directory;
     formats::directory const root(from.directory);
