@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d8bfad9e57a5f47bb77b84d779bc28f59ec89d85d3d4231c105b4890e9f2663e
+// SHA-256 of the sources: 5b9eca8ccce6894d0ff918c0988857c82a89e5f3096bb5d5ea7dba4e8459f8f8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34594,8 +34594,8 @@ namespace trireme::parallel {
 /// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
 ///
 /// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
-/// Needs    has_exchange. With has_routes, a route in each direction between stages with neighbouring parts of the
-/// model. Errors   config_error if the model has fewer units than parts, or `cuts` do not increase within it.
+/// Needs    has_exchange; it opens routes between stages with neighbouring parts of the model (has_routes).
+/// Errors   config_error if the model has fewer units than parts, or `cuts` do not increase within it.
 template <class Schedule = schedule::one_f_one_b>
 struct pipeline {
   using policy_category = slot::parallel;

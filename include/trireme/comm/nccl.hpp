@@ -140,7 +140,7 @@ class nccl_world : public collectives<nccl_world> {
   /// Messages of exchanges along these routes wait from now on only for earlier ones on the same route. A pipeline
   /// opens those between its stages.
   ///
-  /// Bytes    buffers of NCCL on the devices of both ranks, about 10 MiB for each of at most 4 channels of a route.
+  /// Bytes    buffers of NCCL, about 10 MiB for each of at most 4 channels of a route, mostly on the receiving device.
   /// Ranks    collective, with the same list on all ranks. What is split or duplicated from here has no routes.
   void open_routes(std::span<route const> routes) {
     barrier();  // so that everything before it is queued

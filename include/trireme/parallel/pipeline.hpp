@@ -31,8 +31,8 @@ namespace trireme::parallel {
 /// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
 ///
 /// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
-/// Needs    has_exchange. With has_routes, a route in each direction between stages with neighbouring parts of the
-/// model. Errors   config_error if the model has fewer units than parts, or `cuts` do not increase within it.
+/// Needs    has_exchange; it opens routes between stages with neighbouring parts of the model (has_routes).
+/// Errors   config_error if the model has fewer units than parts, or `cuts` do not increase within it.
 template <class Schedule = schedule::one_f_one_b>
 struct pipeline {
   using policy_category = slot::parallel;

@@ -99,8 +99,7 @@ class nccl_launch {
   void enter(nccl_lane& it) { lanes_.push_back(&it); }
   void leave(nccl_lane& it) noexcept;
 
-  /// Operations that a thread's stream waits for and no request holds any longer, in the order in which it came to
-  /// wait.
+  /// Operations that no request holds any longer and a thread's stream waits for, in the order in which it does.
   std::vector<nccl_operation*> ordered_operations;
   std::size_t operations = 0;  ///< of all lanes: how many `ordered_operations` may become
   std::uint64_t moments = 0;   ///< counts beginnings and orders
