@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4a1da4749893d1b6e38324e49c5a9afa3ecbebb08477c342612163a84d9ec1a7
+// SHA-256 of the sources: be5cbf6bd5ad0b6f9be2ffb5a585bad5c515ce998e04cd2ef307bd7b0125f810
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1060,6 +1060,23 @@ template <class C, class Space = host>
 concept has_exchange = requires(C& world, std::span<transfer<Space> const> transfers) {
   world.exchange(transfers);
   { world.exchange_async(transfers) } -> communication_request;
+};
+
+/// One direction between two ranks: the messages of exchanges from rank `from` to rank `to`.
+struct route {
+  int from = 0;
+  int to = 0;
+  friend constexpr bool operator==(route const&, route const&) = default;
+};
+
+/// open_routes(routes): collective, with the same list on all ranks. From then on messages along one of these routes
+/// wait only for earlier ones on the same route.
+///
+/// Only a communicator whose exchanges may wait for earlier ones of their rank has it (comm::nccl): there a receive
+/// that is started before the send without which it never ends needs a route. Routes may cost memory.
+template <class C>
+concept has_routes = requires(C& world, std::span<route const> routes) {
+  world.open_routes(routes);
 };
 
 /// broadcast(values, root): every rank gets the root's values.
@@ -34580,7 +34597,7 @@ namespace trireme::parallel {
 /// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
 ///
 /// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
-/// Needs    has_exchange.
+/// Needs    has_exchange; it opens routes between stages with neighbouring parts of the model (has_routes).
 /// Errors   config_error if the model has fewer units than parts, or `cuts` do not increase within it.
 template <class Schedule = schedule::one_f_one_b>
 struct pipeline {
@@ -34708,6 +34725,24 @@ template <class Schedule, staged_model Model>
   return true;
 }
 
+/// The routes between the stages of a pipeline: where one part's activations go, and where their gradients come back.
+[[nodiscard]] inline std::vector<route> routes_of(schedule::stage_map where) {
+  where.micro_batches = 2;  // one enters at each end, if they enter at both
+  std::vector<route> routes;
+  auto const add = [&](route each) {
+    if (each.from != each.to && std::find(routes.begin(), routes.end(), each) == routes.end()) routes.push_back(each);
+  };
+  for (int part = 0; part + 1 < where.virtual_stages(); ++part) {
+    for (int micro_batch = 0; micro_batch < where.micro_batches; ++micro_batch) {
+      int const stage = where.stage_of(part, micro_batch);
+      int const next = where.stage_of(part + 1, micro_batch);
+      add({stage, next});
+      add({next, stage});
+    }
+  }
+  return routes;
+}
+
 /// A link between stages that are the ranks of a communicator.
 ///
 /// Threads  one owner; the communicator must outlive the link, and must not be used otherwise.
@@ -34801,6 +34836,7 @@ class pipeline_stages {
   [[nodiscard]] stage_assignment assignment(Model const& model) {
     auto const at = grid_.coordinate(Axis::kind);
     assignment_ = assignment_of(what_, model, at.rank, at.size);
+    if constexpr (has_routes<Comm>) grid_.along(Axis::kind)->open_routes(routes_of(assignment_.where));
     tied_ = tied_tensors<Env>(model, assignment_);
     return assignment_;
   }

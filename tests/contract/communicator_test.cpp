@@ -57,6 +57,7 @@ struct archetype {
     return tensor<T>(extents);
   }
   std::vector<tensor_view<float>> peers(tensor_view<float> view) { return {view}; }
+  void open_routes(std::span<route const>) {}
 };
 
 template <class C, class T, class Op = reduction::sum, class Space = host>
@@ -69,7 +70,8 @@ constexpr bool moves = has_all_gather<C, T, Space>&& has_ragged_all_gather<C, T,
 
 static_assert(communicator<archetype>);
 static_assert(reduces<archetype, float> && moves<archetype, float>);
-static_assert(has_allocate<archetype, float> && has_peers<archetype, float>);
+static_assert(has_allocate<archetype, float> && has_peers<archetype, float> && has_routes<archetype>);
+static_assert(!has_routes<comm::self_world> && !has_routes<comm::threads_world> && !has_routes<comm::any_world>);
 static_assert(!has_all_reduce<archetype, double> && !has_reduce<archetype, double>);
 static_assert(!has_all_reduce<archetype, float, reduction::max> && !has_reduce<archetype, float, reduction::mean>);
 static_assert(!has_gather<archetype, double> && !has_scatter<archetype, double>);

@@ -1,12 +1,14 @@
 // test-sanitize: none
 #include "trireme/parallel/schedules/schedules.hpp"
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "../catch.hpp"
 #include "../support/sentence.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 using namespace trireme;
 using namespace trireme::schedule;
@@ -176,7 +178,7 @@ TEST_CASE("dual pipes idle for (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs,
   for_each_size<dual_pipe_v>(2, [&](size const& of, step_lists const& steps) { formulas(2 * of.stages, of, steps); });
 }
 
-TEST_CASE("each message of a schedule has a sender and a receiver", "[parallel][schedules]") {
+TEST_CASE("each message of a schedule has a sender, a receiver and a route", "[parallel][schedules]") {
   for_each_schedule([]<class Schedule>(Schedule const&) {
     for_each_size<Schedule>(Schedule::chunks == 0 ? 2 : Schedule::chunks, [](size const& of, step_lists const& steps) {
       std::vector<std::pair<int, int>> makes(static_cast<std::size_t>(steps.where().values()), {nobody, nobody});
@@ -184,12 +186,14 @@ TEST_CASE("each message of a schedule has a sender and a receiver", "[parallel][
       // In the order of steps, between two parts: activations are received as they are sent, and so are gradients.
       std::vector<std::vector<int>> sent(static_cast<std::size_t>(4 * steps.where().virtual_stages()));
       auto received = sent;
+      auto const routes = parallel::routes_of(steps.where());
       for (int s = 0; s < of.stages; ++s) {
         for (auto const* each = steps.of(s); each != steps.of(s) + steps.count(s); ++each) {
           auto const lane = [&](int value) {
             bool const upper_half = each->micro_batch >= of.micro_batches / 2;
             return static_cast<std::size_t>(2 * (value / of.micro_batches) + (upper_half ? 1 : 0));
           };
+          if (each->to != nobody) REQUIRE(std::find(routes.begin(), routes.end(), route{s, each->to}) != routes.end());
           if (each->output >= 0) {
             auto& ends = makes[static_cast<std::size_t>(each->output)];
             REQUIRE(ends.first == nobody);

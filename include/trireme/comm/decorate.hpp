@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -91,6 +92,7 @@ class decorator : public collectives<Derived> {
     return derived().around(command{.what = {.kind = collective::peers, .type = dtype_of<std::remove_const_t<T>>}},
                             [&] { return inner_.peers(view); });
   }
+  void open_routes(std::span<route const> routes) requires has_routes<Inner> { inner_.open_routes(routes); }
   template <element T>
   [[nodiscard]] auto allocate(shape extents) requires requires(Inner& it) {
     it.template allocate<T>(extents);

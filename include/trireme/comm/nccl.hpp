@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,7 +77,8 @@ using nccl_request = engine_request<detail::nccl_communicator, detail::nccl_oper
 /// Ranks    every rank calls the same collectives in the same order, also over several communicators of a launch: they
 ///          share a stream, so that two NCCL kernels never wait for each other to leave a device. NCCL does not detect
 ///          differing calls: comm::checked does. What a rank sends to itself is matched with a receive of the same
-///          exchange.
+///          exchange. Exchanges wait for earlier ones, too, unless their messages are on routes (open_routes()): each
+///          has an NCCL communicator of two ranks and a stream.
 /// Numerics see comm::nccl.
 /// Threads  one caller a rank, on the device that was chosen at launch. A view must outlive its request.
 /// Errors   no call, and no cuda::finish() of a thread whose stream waits for a collective, waits longer than the
@@ -134,6 +136,16 @@ class nccl_world : public collectives<nccl_world> {
   /// The same ranks again, with counters of its own.
   [[nodiscard]] nccl_world duplicate() { return duplicate(deadline()); }
   [[nodiscard]] nccl_world duplicate(std::chrono::milliseconds deadline) { return part(0, rank(), deadline); }
+
+  /// Messages of exchanges along these routes wait from now on only for earlier ones on the same route. A pipeline
+  /// opens those between its stages.
+  ///
+  /// Bytes    buffers of NCCL, about 10 MiB for each of at most 4 channels of a route, mostly on the receiving device.
+  /// Ranks    collective, with the same list on all ranks. What is split or duplicated from here has no routes.
+  void open_routes(std::span<route const> routes) {
+    barrier();  // so that everything before it is queued
+    detail::open_routes(*at_, routes);
+  }
 
   /// Ends this rank with an error: work on its device ends, and no communicator of the launch waits any longer.
   void abandon(std::string const& sentence) noexcept {

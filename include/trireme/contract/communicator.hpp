@@ -252,6 +252,23 @@ concept has_exchange = requires(C& world, std::span<transfer<Space> const> trans
   { world.exchange_async(transfers) } -> communication_request;
 };
 
+/// One direction between two ranks: the messages of exchanges from rank `from` to rank `to`.
+struct route {
+  int from = 0;
+  int to = 0;
+  friend constexpr bool operator==(route const&, route const&) = default;
+};
+
+/// open_routes(routes): collective, with the same list on all ranks. From then on messages along one of these routes
+/// wait only for earlier ones on the same route.
+///
+/// Only a communicator whose exchanges may wait for earlier ones of their rank has it (comm::nccl): there a receive
+/// that is started before the send without which it never ends needs a route. Routes may cost memory.
+template <class C>
+concept has_routes = requires(C& world, std::span<route const> routes) {
+  world.open_routes(routes);
+};
+
 /// broadcast(values, root): every rank gets the root's values.
 template <class C, class T, class Space = host>
 concept has_broadcast = requires(C& world, tensor_view<T, Space> values, int root) {

@@ -122,6 +122,68 @@ class cuda_watches {
   std::vector<std::weak_ptr<watch const>> all_;
 };
 
+/// Memory that a thread frees while a message of its rank may wait for what the thread has yet to queue: a send of a
+/// pipeline's next micro-batch, say. cudaFree waits for the whole device, and so would wait for ever. The memory is
+/// freed once no message waits.
+class cuda_postponed_frees {
+ public:
+  using condition = std::function<bool()>;
+  cuda_postponed_frees() = default;
+  cuda_postponed_frees(cuda_postponed_frees const&) = delete;
+  cuda_postponed_frees& operator=(cuda_postponed_frees const&) = delete;
+  ~cuda_postponed_frees() {
+    here() = false;
+    free_all();
+  }
+  [[nodiscard]] static cuda_postponed_frees& of_thread() {
+    thread_local cuda_postponed_frees all;
+    return all;
+  }
+  /// Whether this thread has added a condition; also when its other objects are gone.
+  [[nodiscard]] static bool& here() noexcept {
+    thread_local bool some = false;
+    return some;
+  }
+  /// Messages wait while it says so, until its owner lets go of it. One that is there already is not added again.
+  void add(std::shared_ptr<condition const> const& it) {
+    std::erase_if(conditions_, [](auto const& each) { return each.expired(); });
+    for (auto const& each : conditions_)
+      if (!each.owner_before(it) && !it.owner_before(each)) return;
+    conditions_.push_back(it);
+    here() = true;
+  }
+  /// Whether it takes the block, in place of the caller.
+  [[nodiscard]] bool takes(void* block, ::cudaError_t (*free)(void*)) noexcept {
+    try {
+      if (!waits()) return false;
+      blocks_.push_back({block, free});
+      return true;
+    } catch (...) {  // no memory
+      return false;
+    }
+  }
+  /// Frees what was postponed, if no message waits. Waits first for this thread's stream, as cuda::deallocate does.
+  void free_what_may();
+
+ private:
+  struct owned_block {
+    void* address;
+    ::cudaError_t (*free)(void*);
+  };
+  [[nodiscard]] bool waits() const {
+    for (auto const& each : conditions_)
+      if (auto const kept = each.lock(); kept != nullptr && (*kept)()) return true;
+    return false;
+  }
+  void free_all() noexcept {
+    for (auto const& each : blocks_) (void)each.free(each.address);
+    blocks_.clear();
+  }
+
+  std::vector<std::weak_ptr<condition const>> conditions_;
+  std::vector<owned_block> blocks_;
+};
+
 /// Polls until `query()` no longer says that the device is not ready. What this thread's collectives have to say is
 /// thrown meanwhile.
 /// @param check  gets what the last query said, and throws if that is an error.
@@ -256,7 +318,13 @@ struct cuda_staging {
                         text("trireme::cuda: allocating ", how_many(bytes, "byte"), " of pinned memory"));
     return block;
   }
-  static void deallocate(void* block, std::size_t /*bytes*/) noexcept { (void)::cudaFreeHost(block); }
+  /// Later, while messages of a pipeline wait, as cuda::deallocate.
+  static void deallocate(void* block, std::size_t /*bytes*/) noexcept {
+    if (detail::cuda_postponed_frees::here() &&
+        detail::cuda_postponed_frees::of_thread().takes(block, [](void* it) { return ::cudaFreeHost(it); }))
+      return;
+    (void)::cudaFreeHost(block);
+  }
 };
 
 /// Memory of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 by default).
@@ -280,11 +348,15 @@ struct cuda {
   using staging = cuda_staging;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
+    if (detail::cuda_postponed_frees::here()) detail::cuda_postponed_frees::of_thread().free_what_may();
     return detail::cuda_allocate("trireme::cuda", bytes == 0 ? 1 : bytes);
   }
   /// Waits first for this thread's stream if that waits for collectives (cudaFree would wait for them without a
-  /// deadline).
+  /// deadline). While messages of a pipeline wait, the memory is freed later.
   static void deallocate(void* block, std::size_t /*bytes*/) noexcept {
+    if (detail::cuda_postponed_frees::here() &&
+        detail::cuda_postponed_frees::of_thread().takes(block, [](void* it) { return ::cudaFree(it); }))
+      return;
     if (detail::cuda_watches::any()) {
       try {
         finish();
@@ -340,6 +412,12 @@ inline void expect_queued(::cudaError_t code, std::string_view doing) {
   } catch (device_error const& problem) {
     throw device_error(text(doing, ": ", problem.what()));
   }
+}
+
+inline void cuda_postponed_frees::free_what_may() {
+  if (blocks_.empty() || waits()) return;
+  cuda::finish();
+  free_all();
 }
 
 inline void empty_cuda_pool() {

@@ -31,7 +31,7 @@ namespace trireme::parallel {
 /// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
 ///
 /// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
-/// Needs    has_exchange.
+/// Needs    has_exchange; it opens routes between stages with neighbouring parts of the model (has_routes).
 /// Errors   config_error if the model has fewer units than parts, or `cuts` do not increase within it.
 template <class Schedule = schedule::one_f_one_b>
 struct pipeline {
@@ -159,6 +159,24 @@ template <class Schedule, staged_model Model>
   return true;
 }
 
+/// The routes between the stages of a pipeline: where one part's activations go, and where their gradients come back.
+[[nodiscard]] inline std::vector<route> routes_of(schedule::stage_map where) {
+  where.micro_batches = 2;  // one enters at each end, if they enter at both
+  std::vector<route> routes;
+  auto const add = [&](route each) {
+    if (each.from != each.to && std::find(routes.begin(), routes.end(), each) == routes.end()) routes.push_back(each);
+  };
+  for (int part = 0; part + 1 < where.virtual_stages(); ++part) {
+    for (int micro_batch = 0; micro_batch < where.micro_batches; ++micro_batch) {
+      int const stage = where.stage_of(part, micro_batch);
+      int const next = where.stage_of(part + 1, micro_batch);
+      add({stage, next});
+      add({next, stage});
+    }
+  }
+  return routes;
+}
+
 /// A link between stages that are the ranks of a communicator.
 ///
 /// Threads  one owner; the communicator must outlive the link, and must not be used otherwise.
@@ -252,6 +270,7 @@ class pipeline_stages {
   [[nodiscard]] stage_assignment assignment(Model const& model) {
     auto const at = grid_.coordinate(Axis::kind);
     assignment_ = assignment_of(what_, model, at.rank, at.size);
+    if constexpr (has_routes<Comm>) grid_.along(Axis::kind)->open_routes(routes_of(assignment_.where));
     tied_ = tied_tensors<Env>(model, assignment_);
     return assignment_;
   }

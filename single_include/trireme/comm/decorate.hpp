@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/decorate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0c541f0b1790d4304554af59aec9bd48c43df29902cc8265dd1b1758c58a3f69
+// SHA-256 of the sources: 699f509e3dcc1f3f9ea102daed49e93f040aa017da0852def44808148253a996
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -93,6 +94,7 @@ class decorator : public collectives<Derived> {
     return derived().around(command{.what = {.kind = collective::peers, .type = dtype_of<std::remove_const_t<T>>}},
                             [&] { return inner_.peers(view); });
   }
+  void open_routes(std::span<route const> routes) requires has_routes<Inner> { inner_.open_routes(routes); }
   template <element T>
   [[nodiscard]] auto allocate(shape extents) requires requires(Inner& it) {
     it.template allocate<T>(extents);

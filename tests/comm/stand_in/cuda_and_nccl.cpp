@@ -2,7 +2,11 @@
 #include "cuda_and_nccl.hpp"
 
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 using namespace stand_in;
 
@@ -104,14 +108,33 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   *block = new_block(bytes, true);
   return *block == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
-// CUDA waits here for all work that was queued before. This keeps the memory until that work is done.
+// CUDA waits here for all work that was queued before. This keeps the memory until that work is done, and waits if the
+// program wants that.
 cudaError_t cudaFree(void* block) {
-  std::lock_guard const lock(world_lock());
-  forget_block(block);
-  std::shared_ptr<void> const kept(block, &std::free);
-  for (auto& each : streams())
-    if (!each.queue.empty()) each.queue.push_back([kept](bool) { return true; });
-  return cudaSuccess;
+  std::vector<std::pair<stream*, std::weak_ptr<void>>> before;
+  {
+    std::lock_guard const lock(world_lock());
+    forget_block(block);
+    std::shared_ptr<void> const kept(block, &std::free);
+    for (auto& each : streams()) {
+      if (each.queue.empty()) continue;
+      auto const here = std::make_shared<std::shared_ptr<void>>(kept);
+      if (each.device == device_of_thread) before.emplace_back(&each, here);
+      each.queue.push_back([here](bool) { return true; });
+    }
+  }
+  if (!frees_wait) return cudaSuccess;
+  auto const until = std::chrono::steady_clock::now() + longest_free;
+  return wait_until([&] {
+    std::erase_if(before, [](auto const& each) {
+      if (!each.second.expired()) each.first->go_on(true);
+      return each.second.expired();
+    });
+    if (before.empty()) return true;
+    if (std::chrono::steady_clock::now() < until) return false;
+    ++endless_frees;
+    return true;
+  });
 }
 cudaError_t cudaMallocHost(void** block, size_t bytes) {
   ++counts().pinned_allocations;
@@ -237,6 +260,8 @@ ncclResult_t ncclCommSplit(ncclComm_t whole, int color, int key, ncclComm_t* mad
   parent.finish_split = [number, color, made](communicator& self) {
     auto wishes = self.of->splits[number];
     if (static_cast<int>(wishes.size()) < self.of->size) return false;
+    *made = nullptr;
+    if (color == NCCL_SPLIT_NOCOLOR) return true;
     std::erase_if(wishes, [color](auto const& each) { return each.color != color; });
     std::ranges::sort(wishes, {}, [](auto const& each) { return std::pair(each.key, each.rank); });
     auto& part = self.of->raw_transfers[{number, color}];
@@ -253,7 +278,7 @@ ncclResult_t ncclCommSplit(ncclComm_t whole, int color, int key, ncclComm_t* mad
 ncclResult_t ncclCommGetAsyncError(ncclComm_t it, ncclResult_t* state) {
   std::lock_guard const lock(world_lock());
   auto& me = of(it);
-  bool ready = me.of->joined >= me.of->size;
+  bool ready = me.of->joined >= me.of->size && me.is_connected();
   if (me.finish_split) {
     if (me.finish_split(me))
       me.finish_split = nullptr;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -59,6 +61,12 @@ inline std::atomic<std::size_t>& device_bytes() {
   }()};
   return bytes;
 }
+/// Whether cudaFree and cudaFreeHost wait for all work of the device that was queued before, as on a device: then what
+/// frees memory while a message waits for what its host has yet to queue waits for ever.
+inline std::atomic<bool> frees_wait{false};
+/// How often such a wait took longer than `longest_free`, and was given up.
+inline std::atomic<int> endless_frees{0};
+inline std::chrono::milliseconds longest_free{10'000};
 /// Whether devices have pools of memory; set it before the first allocation from one.
 inline std::atomic<bool> has_pools{true};
 
@@ -194,6 +202,8 @@ struct group {
   int size;
   std::map<std::uint64_t, meeting> meetings;  // by the number of the call
   std::map<std::pair<int, int>, std::deque<offer*>> mail;
+  /// The senders and receivers that have asked for a message to each other: two ranks connect in their first one.
+  std::set<std::pair<int, int>> sending, receiving;
   std::map<std::uint64_t, std::vector<wish>> splits;
   std::map<std::pair<std::uint64_t, int>, std::shared_ptr<group>> raw_transfers;
   int joined = 0;
@@ -210,10 +220,22 @@ struct communicator {
   std::uint64_t calls = 0;
   std::uint64_t splits = 0;
   std::function<bool(communicator&)> finish_split{};  // makes this rank's part once all have asked
+  std::vector<std::pair<int, int>> connecting{};
   stream* used = nullptr;
   bool ending = false;
 
-  void use(stream* on) { of->streams[static_cast<std::size_t>(rank)] = used = on; }
+  /// Operations of one communicator wait for each other, whatever their streams: one on two streams is a mistake of the
+  /// test, or of the library.
+  void use(stream* on) {
+    if (used != nullptr && used != on) std::abort();
+    of->streams[static_cast<std::size_t>(rank)] = used = on;
+  }
+  /// Whether all ranks are there with which it has begun a first message. Until then nothing of a call is queued.
+  [[nodiscard]] bool is_connected() {
+    std::erase_if(connecting,
+                  [&](auto const& each) { return of->sending.contains(each) && of->receiving.contains(each); });
+    return connecting.empty();
+  }
 };
 
 inline std::size_t size_of(ncclDataType_t type) {
@@ -375,6 +397,11 @@ inline void end_group() {
   auto const begun = std::make_shared<bool>(false);
   auto const of = all->front().at->of;
   int const rank = all->front().at->rank;
+  for (auto const& each : *all) {
+    std::pair const between = each.sent ? std::pair(rank, each.peer) : std::pair(each.peer, rank);
+    if ((each.sent ? of->sending : of->receiving).insert(between).second)
+      all->front().at->connecting.push_back(between);
+  }
   auto const pass = [all, sent, begun, of, rank] {
     if (!*begun)
       for (auto const& each : *all)

@@ -4,6 +4,7 @@
 
 #include "../../gpu/nccl_cases.hpp"
 #include "ranks.hpp"
+#include "routes.hpp"
 
 namespace comm = trireme::comm;
 using namespace std::chrono_literals;
@@ -148,5 +149,6 @@ int main() {
     ladder::expect(asked.starts_with("trireme::comm::nccl: this rank asks for device 7 of 4; give every rank a device"),
                    asked);
   });
+  stand_in::try_routes(cases);
   return cases.exit_code();
 }

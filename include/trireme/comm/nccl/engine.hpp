@@ -49,14 +49,14 @@ class nccl_group {
     if (!ended_) (void)ncclGroupEnd();
   }
   void send(int peer, void const* from, std::size_t bytes) {
-    if (bytes > 0) note(ncclSend(from, bytes, ncclUint8, peer, where_.handle(), where_.launch().stream()));
+    if (bytes > 0) note(ncclSend(from, bytes, ncclUint8, peer, where_.handle(), where_.stream()));
   }
   void receive(int peer, void* to, std::size_t bytes) {
-    if (bytes > 0) note(ncclRecv(to, bytes, ncclUint8, peer, where_.handle(), where_.launch().stream()));
+    if (bytes > 0) note(ncclRecv(to, bytes, ncclUint8, peer, where_.handle(), where_.stream()));
   }
   /// Reduces the elements at `from` of all ranks into `to` at the root.
   void reduce(int root, void const* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
-    if (count > 0) note(ncclReduce(from, to, count, type, op, root, where_.handle(), where_.launch().stream()));
+    if (count > 0) note(ncclReduce(from, to, count, type, op, root, where_.handle(), where_.stream()));
   }
   void end() {
     ended_ = true;
@@ -84,7 +84,7 @@ class nccl_issue {
         rank_(where.rank()),
         size_(where.size()),
         cuts_{it.what, it.element_bytes, size_, it.counts},
-        stream_(where.launch().stream()) {
+        stream_(where.stream()) {
     bool const reduces = it.what.op != reduction_kind::none;
     // NCCL's own mean divides by the number of its ranks, and its sums have no fixed tree.
     bool const pairwise = it.what.op == reduction_kind::pairwise && size_ > 1;
@@ -263,9 +263,10 @@ class nccl_issue {
 };
 
 [[nodiscard]] inline std::string describe(nccl_operation const& op) {
-  return op.what.kind == collective::exchange
-             ? text("exchange, call number ", op.number)
-             : text(to_string(op.what), " number ", op.number, to_string(op.what.label));
+  if (op.what.kind != collective::exchange)
+    return text(to_string(op.what), " number ", op.number, to_string(op.what.label));
+  if (op.along == route{}) return text("exchange, call number ", op.number);
+  return text("exchange from rank ", op.along.from, " to rank ", op.along.to, ", call number ", op.number);
 }
 
 /// Whether `op` is later than its deadline, counted from the first look at it.
@@ -275,41 +276,49 @@ class nccl_issue {
   return now - op.since > op.deadline;
 }
 [[nodiscard]] inline std::string late_sentence(nccl_operation const& op, std::chrono::milliseconds deadline) {
-  // All messages of a rank are on one stream, in order, and a pipeline's receives are posted before its sends.
-  auto const* const hint = op.what.kind != collective::exchange
+  // Without routes all messages of a rank are in one order.
+  auto const* const hint = op.what.kind != collective::exchange || !(op.along == route{})
                                ? ""
-                               : " (parallel::pipeline does not run over comm::nccl: use comm::threads with "
-                                 "comm::in_space<cuda>)";
+                               : " (a receive that is started before the send without which it never ends needs "
+                                 "open_routes())";
   return text(describe(op), " waited ", to_string(deadline),
               " and is not done; find out why the other ranks are late, or raise comm::nccl{.deadline}", hint);
 }
 
+/// Of `ordered_operations`, the first that is not done and that `op` waits for; otherwise `op`.
+[[nodiscard]] inline nccl_operation const& waited_for(nccl_launch& launch, nccl_operation const& op) {
+  launch.collect_ordered();
+  // The thread's stream waits for them in this order, and `op` for all that the stream waited for when it began.
+  for (auto const* const each : launch.ordered_operations) {
+    bool const is_before = each->lane == op.lane ? each->began < op.began : each->ordered_at < op.began;
+    if (is_before && ::cudaEventQuery(each->done) == cudaErrorNotReady) {
+      (void)::cudaGetLastError();
+      return *each;
+    }
+  }
+  return op;
+}
 /// Fails the launch if `op` has waited longer than its communicator's deadline.
 inline void check_patience(nccl_operation& op) {
   if (++op.polls % 16 != 0 || !is_late(op)) return;
-  // All operations are on one stream: what was ordered before and is not done is what this one waits for.
-  auto& launch = op.where->launch();
-  launch.collect_ordered();
-  op.where->fail(
-      late_sentence(launch.ordered_operations.empty() ? op : *launch.ordered_operations.front(), op.deadline));
+  op.where->fail(late_sentence(waited_for(op.where->launch(), op), op.deadline));
 }
 
-/// Makes the progress that is possible now; true once the operation is done. Throws if the launch has failed.
-inline bool advance(nccl_operation& op) {
+/// Makes the progress that is possible now with one part of an operation; true once it is done. Throws if the launch
+/// has failed.
+inline bool advance_part(nccl_operation& op) {
   auto& where = *op.where;
-  auto& launch = where.launch();
   if (op.at == nccl_operation::stage::finished) return true;
-  launch.throw_if_failed(name_of(op.what.kind));
+  where.launch().throw_if_failed(name_of(op.what.kind));
   if (op.at == nccl_operation::stage::launching) {
     if (!where.settled(describe(op))) {
       check_patience(op);
       return false;
     }
-    if (op.staged) op.staging.fetch(launch.stream());
-    trireme::detail::expect_cuda(::cudaEventRecord(op.done, launch.stream()),
-                                 "trireme::comm::nccl: recording an event");
+    if (op.staged) op.staging.fetch(where.stream());
+    trireme::detail::expect_cuda(::cudaEventRecord(op.done, where.stream()), "trireme::comm::nccl: recording an event");
     op.at = nccl_operation::stage::running;
-    if (launch.launching == &op) launch.launching = nullptr;
+    if (op.lane->launching == &op) op.lane->launching = nullptr;
   }
   auto const code = ::cudaEventQuery(op.done);
   if (code == cudaErrorNotReady) {
@@ -324,26 +333,44 @@ inline bool advance(nccl_operation& op) {
   op.at = nccl_operation::stage::finished;
   return true;
 }
+/// The same with all parts.
+inline bool advance(nccl_operation& op) {
+  bool done = advance_part(op);
+  for (auto* const each : op.also) done = advance_part(*each) && done;
+  return done;
+}
+inline void order_part(nccl_operation& op) {
+  if (op.staged) return trireme::detail::poll_until([&] { return advance_part(op); });  // its result is for the host
+  trireme::detail::poll_until([&] { return advance_part(op) || op.at != nccl_operation::stage::launching; });
+  if (op.at == nccl_operation::stage::finished) return;
+  auto& launch = op.where->launch();
+  trireme::detail::expect_cuda(::cudaStreamWaitEvent(cuda::stream(), op.done, 0),
+                               "trireme::comm::nccl: ordering streams");
+  trireme::detail::cuda_watches::of_thread().add(launch.watch);
+  op.ordered = true;
+  op.ordered_at = ++launch.moments;
+}
+inline void release_part(nccl_operation& op) noexcept {
+  auto& launch = op.where->launch();
+  if (op.lane->launching == &op) op.lane->launching = nullptr;
+  if (std::exchange(op.ordered, false) && !launch.failed())
+    launch.ordered_operations.push_back(&op);
+  else
+    op.lane->idle.push_back(&op);
+}
 
 inline bool nccl_communicator::test(nccl_operation& op) { return advance(op); }
 inline void nccl_communicator::wait(nccl_operation& op) {
   trireme::detail::poll_until([&] { return advance(op); });
 }
 inline void nccl_communicator::order(nccl_operation& op) {
-  if (op.staged) return wait(op);  // its result is for the host
-  trireme::detail::poll_until([&] { return advance(op) || op.at != nccl_operation::stage::launching; });
-  if (op.at == nccl_operation::stage::finished) return;
-  trireme::detail::expect_cuda(::cudaStreamWaitEvent(cuda::stream(), op.done, 0),
-                               "trireme::comm::nccl: ordering streams");
-  trireme::detail::cuda_watches::of_thread().add(launch_->watch);
-  op.ordered = true;
+  order_part(op);
+  for (auto* const each : op.also) order_part(*each);
 }
 inline void nccl_communicator::release(nccl_operation& op) noexcept {
-  if (launch_->launching == &op) launch_->launching = nullptr;
-  if (std::exchange(op.ordered, false) && !launch_->failed())
-    launch_->ordered_operations.push_back(&op);
-  else
-    launch_->idle.push_back(&op);
+  for (auto* const each : op.also) release_part(*each);
+  op.also.clear();
+  release_part(op);
 }
 
 inline void nccl_launch::collect_ordered() {
@@ -352,7 +379,7 @@ inline void nccl_launch::collect_ordered() {
     (void)::cudaGetLastError();
     return true;
   });
-  idle.insert(idle.end(), ordered_operations.begin(), done);
+  for (auto each = ordered_operations.begin(); each != done; ++each) (*each)->lane->idle.push_back(*each);
   ordered_operations.erase(ordered_operations.begin(), done);
 }
 inline void nccl_launch::look_at_ordered() {
@@ -367,55 +394,175 @@ inline void nccl_launch::look_at_ordered() {
   throw_if_failed(doing);
 }
 
-/// Starts a command on the device; return the operation by release().
-[[nodiscard]] inline nccl_operation& begin(std::shared_ptr<nccl_communicator> const& where, command const& it) {
-  auto& launch = where->launch();
+/// Starts one part of a command, which is in one lane; return the operation by release().
+[[nodiscard]] inline nccl_operation& begin_part(nccl_communicator& where, command const& it) {
+  auto& launch = where.launch();
+  auto& lane = where.lane();
   launch.throw_if_failed(name_of(it.what.kind));
   // Earlier commands are queued first, so that all ranks queue in one order.
-  if (auto* const before = launch.launching; before != nullptr)
+  if (auto* const before = lane.launching; before != nullptr)
     trireme::detail::poll_until([&] {
-      (void)advance(*before);
+      (void)advance_part(*before);
       return before->at != nccl_operation::stage::launching;
     });
   launch.collect_ordered();
-  if (launch.idle.empty()) {
-    launch.idle.reserve(launch.owned.size() + 1);  // so that release() and collect_ordered() need no memory
-    launch.ordered_operations.reserve(launch.owned.size() + 1);
-    launch.owned.push_back(std::make_unique<nccl_operation>());
-    launch.idle.push_back(launch.owned.back().get());
+  trireme::detail::cuda_postponed_frees::of_thread().free_what_may();
+  if (lane.idle.empty()) {
+    lane.idle.reserve(lane.owned.size() + 1);  // so that release() and collect_ordered() need no memory
+    launch.ordered_operations.reserve(launch.operations + 1);
+    lane.owned.push_back(std::make_unique<nccl_operation>());
+    ++launch.operations;
+    lane.idle.push_back(lane.owned.back().get());
   }
-  auto& op = *launch.idle.back();
-  launch.idle.pop_back();
-  op.where = where.get();
+  auto& op = *lane.idle.back();
+  lane.idle.pop_back();
+  op.where = &where;
+  op.lane = &lane;
+  op.along = where.along;
   op.what = it.what;
-  op.number = ++where->calls;
+  op.number = ++where.calls;
   op.at = nccl_operation::stage::launching;
   op.staged = it.elements != nullptr && it.elements->touchable;
   op.ordered = false;
-  op.deadline = where->deadline;
+  op.deadline = where.deadline;
   op.polls = 0;
   op.since = {};
+  op.began = ++launch.moments;
   try {
-    launch.follow_thread();
-    auto const there = op.staged ? op.staging.on_device(it, where->rank(), where->size(), launch.stream()) : it;
-    nccl_issue(*where, op, there, [&] {
+    lane.follow_thread();
+    auto const there = op.staged ? op.staging.on_device(it, where.rank(), where.size(), where.stream()) : it;
+    nccl_issue(where, op, there, [&] {
       trireme::detail::poll_until([&] {
-        if (where->settled(describe(op))) return true;
+        if (where.settled(describe(op))) return true;
         check_patience(op);
         return false;
       });
     });
   } catch (config_error const&) {  // nothing has been issued
-    where->release(op);
+    release_part(op);
     throw;
   } catch (std::exception const& problem) {
     auto const sentence = text(describe(op), ": ", problem.what());
-    where->release(op);
+    release_part(op);
     launch.throw_if_failed(name_of(it.what.kind));
-    where->fail(sentence);
+    where.fail(sentence);
   }
-  launch.launching = &op;
+  lane.launching = &op;
   return op;
+}
+
+/// Starts an exchange of a communicator with routes: what goes along one of them is a part of its own.
+[[nodiscard]] inline nccl_operation& begin_exchange(nccl_communicator& where, command const& it) {
+  where.unrouted.clear();
+  for (auto const& each : where.routes) each->part.clear();
+  for (auto each : it.raw_transfers) {
+    auto* const found = where.find(each.sent ? route{where.rank(), each.peer} : route{each.peer, where.rank()});
+    if (found != nullptr) each.peer = each.sent ? 1 : 0;
+    (found != nullptr ? found->part : where.unrouted).push_back(each);
+  }
+  nccl_operation* first = nullptr;
+  auto const add = [&](nccl_communicator& there, std::vector<raw_transfer> const& transfers) {
+    if (transfers.empty()) return;
+    command part = it;
+    part.raw_transfers = transfers;
+    auto& op = begin_part(there, part);
+    if (first == nullptr)
+      first = &op;
+    else
+      first->also.push_back(&op);
+  };
+  try {
+    add(where, where.unrouted);  // first: only what a rank sends to itself can be refused
+    for (auto const& each : where.routes) add(*each->pair, each->part);
+  } catch (...) {
+    if (first != nullptr) where.release(*first);
+    throw;
+  }
+  return first != nullptr ? *first : begin_part(where, it);
+}
+/// Starts a command on the device; return the operation by release().
+[[nodiscard]] inline nccl_operation& begin(std::shared_ptr<nccl_communicator> const& where, command const& it) {
+  bool const has_parts = it.what.kind == collective::exchange && !where->routes.empty();
+  return has_parts ? begin_exchange(*where, it) : begin_part(*where, it);
+}
+
+/// Routes that are opened together: no rank is in two of them.
+[[nodiscard]] inline std::vector<std::vector<route>> rounds_of(std::span<route const> routes) {
+  std::vector<std::vector<route>> rounds;
+  for (auto const& each : routes) {
+    auto const meets = [&](route const& other) {
+      return other.from == each.from || other.from == each.to || other.to == each.from || other.to == each.to;
+    };
+    auto const free = std::ranges::find_if(
+        rounds, [&](std::vector<route> const& round) { return std::ranges::none_of(round, meets); });
+    (free != rounds.end() ? *free : rounds.emplace_back()).push_back(each);
+  }
+  return rounds;
+}
+
+/// The NCCL communicator of a route has at most so many blocks of a kernel: a receive that waits occupies as many
+/// multiprocessors, and NCCL keeps buffers for each.
+inline constexpr int most_blocks_of_route = 4;
+
+/// Opens the route of this rank in a round, or takes part in splitting if it has none. Its first message is sent here,
+/// because two ranks of NCCL connect in it: it is not issued before both have it.
+inline void open_route_of_round(nccl_communicator& where, std::vector<route> const& round) {
+  auto const own = std::ranges::find_if(
+      round, [&](route const& each) { return each.from == where.rank() || each.to == where.rank(); });
+  auto const split = [&](int color, int key, ncclComm_t* made, ncclConfig_t* config) {
+    where.expect(ncclCommSplit(where.handle(), color, key, made, config), "opening a route");
+    where.wait_until_settled("opening a route");
+    return ncclSuccess;
+  };
+  if (own == round.end()) {
+    ncclComm_t none = nullptr;
+    auto config = nccl_configuration();
+    (void)split(NCCL_SPLIT_NOCOLOR, 0, &none, &config);
+    return;
+  }
+  bool const sends = own->from == where.rank();
+  auto made = std::make_unique<nccl_route>(where.launch(), *own);
+  made->pair = std::make_shared<nccl_communicator>(
+      where.shared_launch(), where.deadline,
+      [&](ncclComm_t* handle, ncclConfig_t* config) {
+        config->maxCTAs = most_blocks_of_route;
+        return split(static_cast<int>(own - round.begin()), sends ? 0 : 1, handle, config);
+      },
+      &made->lane, *own);
+  raw_transfer const message{.peer = sends ? 1 : 0,
+                             .sent = sends,
+                             .type = dtype::u8,
+                             .count = 1,
+                             .address = where.launch().scratch_of_routes()};
+  auto& pair = *made->pair;
+  auto& op = begin_part(pair, {.what = {collective::exchange}, .raw_transfers = {&message, 1}});
+  try {
+    pair.wait(op);
+  } catch (...) {
+    pair.release(op);
+    throw;
+  }
+  pair.release(op);
+  pair.calls = 0;
+  where.routes.push_back(std::move(made));
+}
+
+/// Collective, with the same list on all ranks.
+inline void open_routes(nccl_communicator& where, std::span<route const> wanted) {
+  std::vector<route> routes;
+  for (auto const& each : wanted) {
+    auto const is_rank = [&](int rank) { return rank >= 0 && rank < where.size(); };
+    if (!is_rank(each.from) || !is_rank(each.to) || each.from == each.to)
+      throw config_error(text(nccl_who, "::open_routes: there is no route from rank ", each.from, " to rank ", each.to,
+                              " of ", how_many(where.size(), "rank"),
+                              "; name two different ranks of this communicator"));
+    if (std::ranges::find(where.opened, each) == where.opened.end()) {
+      where.opened.push_back(each);
+      routes.push_back(each);
+    }
+  }
+  for (auto const& round : rounds_of(routes)) open_route_of_round(where, round);
+  trireme::detail::cuda_postponed_frees::of_thread().add(where.launch().messages_wait);
 }
 
 /// How many devices this process sees. Throws config_error if there is none.

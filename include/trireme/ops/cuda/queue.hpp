@@ -85,7 +85,7 @@ class mirrored_memory {
   mirrored_memory& operator=(mirrored_memory const&) = delete;
   ~mirrored_memory() {
     cuda::deallocate(on_device_, bytes_);
-    (void)::cudaFreeHost(on_host_);
+    cuda_staging::deallocate(on_host_, bytes_);
   }
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] void* on_device() const noexcept { return on_device_; }
