@@ -19,7 +19,9 @@
 // region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
 //
 // A multiplication followed by an addition is written as fma(): otherwise the compiler's contraction could differ
-// between the body of a loop and its tail, and an element's result would depend on where a slice begins.
+// between the body of a loop and its tail, and an element's result would depend on where a slice begins. Where all
+// levels have to compute the same bits, it is a sum with rounded_product(), whose empty assembly hides the product from
+// contraction.
 #define TRIREME_INLINE inline __attribute__((always_inline))
 
 #if TRIREME_X86
@@ -125,6 +127,17 @@ struct lane {
     return {a.v * b.v + c.v};
 #endif
   }
+  friend lane rounded_product(lane a, lane b) {
+    lane product = a * b;
+#if TRIREME_X86
+    asm("" : "+x"(product.v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(product.v));
+#else
+    asm("" : "+m"(product.v));
+#endif
+    return product;
+  }
   friend lane max(lane a, lane b) { return {a.v > b.v ? a.v : b.v}; }
   friend lane min(lane a, lane b) { return {a.v < b.v ? a.v : b.v}; }
   friend lane sqrt(lane a) { return {std::sqrt(a.v)}; }
@@ -213,6 +226,11 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm256_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm256_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm256_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE lanes rounded_product(lanes a, lanes b) {
+  lanes product = a * b;
+  asm("" : "+x"(product.v));
+  return product;
+}
 // The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm256_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm256_min_ps(a.v, b.v)}; }
@@ -306,6 +324,11 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm512_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE lanes rounded_product(lanes a, lanes b) {
+  lanes product = a * b;
+  asm("" : "+v"(product.v));
+  return product;
+}
 // The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
