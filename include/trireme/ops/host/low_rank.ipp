@@ -13,6 +13,7 @@ namespace trireme::ops::detail {
 
 constexpr std::int64_t strip_rows = 32;    // of a matrix that is transposed piece by piece
 constexpr std::int64_t strip_depth = 128;  // columns of a piece, which fits into the first cache
+constexpr std::int64_t sum_columns = 512;  // that are summed before they are transposed; they fit into the second cache
 constexpr std::int64_t rows_at_once = 16;  // that are read side by side, so that sums are loaded and stored less often
 
 }  // namespace trireme::ops::detail

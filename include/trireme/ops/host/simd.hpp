@@ -77,16 +77,19 @@ TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast
 
 namespace trireme::ops::detail {
 
-/// The compiler's generic vectors, of 64 bytes and of 8 elements, which it splits for each level: for integers.
+/// The compiler's generic vectors, of 64 bytes and of 8 or 4 elements, which it splits for each level: for integers.
 template <class T>
 struct vectors_of {
   typedef T wide __attribute__((vector_size(64)));
   typedef T eight __attribute__((vector_size(8 * sizeof(T))));
+  typedef T four __attribute__((vector_size(4 * sizeof(T))));
 };
 template <class T>
 using wide = typename vectors_of<T>::wide;
 template <class T>
 using eight = typename vectors_of<T>::eight;
+template <class T>
+using four = typename vectors_of<T>::four;
 
 /// One lane of Real.
 template <class Real>

@@ -73,28 +73,35 @@ inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stri
 template <class T>
 inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
   std::int64_t row = 0;
-#if TRIREME_X86
-  if constexpr (sizeof(T) == 4) {
-    for (; row + 4 <= rows; row += 4) {
+  if constexpr (std::is_same_v<T, float>) {
+    for (; row + 8 <= rows; row += 8) {
       T const* const from = x + row * ld;
       std::int64_t l = 0;
-      for (; l + 4 <= columns; l += 4) {
-        __m128 a = _mm_loadu_ps(from + l);
-        __m128 b = _mm_loadu_ps(from + l + ld);
-        __m128 c = _mm_loadu_ps(from + l + 2 * ld);
-        __m128 d = _mm_loadu_ps(from + l + 3 * ld);
-        _MM_TRANSPOSE4_PS(a, b, c, d);
-        _mm_storeu_ps(to + l * strip_rows + row, a);
-        _mm_storeu_ps(to + (l + 1) * strip_rows + row, b);
-        _mm_storeu_ps(to + (l + 2) * strip_rows + row, c);
-        _mm_storeu_ps(to + (l + 3) * strip_rows + row, d);
+      for (; l + 4 <= columns; l += 4) {  // 4 columns of rows 0 to 3 and 4 to 7 in the halves of a vector
+        eight<float> of[4];
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          four<float> first, second;
+          std::memcpy(&first, from + i * ld + l, sizeof first);
+          std::memcpy(&second, from + (i + 4) * ld + l, sizeof second);
+          of[i] = __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7);
+        }
+        eight<float> const low = __builtin_shufflevector(of[0], of[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const high = __builtin_shufflevector(of[0], of[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const next_low = __builtin_shufflevector(of[2], of[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const next_high = __builtin_shufflevector(of[2], of[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const turned[4] = {__builtin_shufflevector(low, next_low, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(low, next_low, 2, 3, 10, 11, 6, 7, 14, 15),
+                                        __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * strip_rows + row, &turned[i], sizeof turned[i]);
       }
       for (; l < columns; ++l) {
-        for (std::int64_t i = 0; i < 4; ++i) to[l * strip_rows + row + i] = from[l + i * ld];
+        for (std::int64_t i = 0; i < 8; ++i) to[l * strip_rows + row + i] = from[l + i * ld];
       }
     }
   }
-#endif
   for (; row < rows; ++row) {
     for (std::int64_t l = 0; l < columns; ++l) to[l * strip_rows + row] = x[row * ld + l];
   }
@@ -107,8 +114,9 @@ inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by,
   for (std::int64_t i = 0; i < n * strip_rows; ++i) sums[i] = 0;
   for (std::int64_t l = 0; l < k; l += strip_depth) {
     auto const depth = k - l < strip_depth ? k - l : strip_depth;
-    if (z != nullptr) {
-      for (std::int64_t row = 0; row < rows; ++row) accumulate(x + row * k + l, z + row * k + l, depth, weight);
+    if (z != nullptr && l % sum_columns == 0) {
+      auto const columns = k - l < sum_columns ? k - l : sum_columns;
+      for (std::int64_t row = 0; row < rows; ++row) accumulate(x + row * k + l, z + row * k + l, columns, weight);
     }
     pack_strip(packed, x + l, k, rows, depth);
     add_columns(sums, strip_rows, packed, strip_rows, by + l * step, step, across, rows, n, depth);
