@@ -61,7 +61,7 @@ matrix<T> product_in_order(matrix<T> a, transposed of_a, matrix<T> b, transposed
       for (std::int64_t l = 0; l < (a_turned ? a.rows : a.columns); ++l) {
         auto const left = static_cast<double>(a_turned ? a(l, i) : a(i, l));
         auto const right = static_cast<double>(b_turned ? b(j, l) : b(l, j));
-        T volatile const product = static_cast<T>(left * right);
+        T const volatile product = static_cast<T>(left * right);
         y(i, j) = static_cast<T>(static_cast<double>(y(i, j)) + static_cast<double>(product));
       }
     }
@@ -76,7 +76,7 @@ bool same_bits(matrix<T> const& a, matrix<T> const& b) {
 /// Extents (m, n, k) with a small one: whole vectors and what is left of them at every CPU level, strips and pieces of
 /// transposed matrices, ranks that are not a multiple of 4, and empty ones.
 std::vector<std::array<std::int64_t, 3>> few_columns() {
-  std::vector<std::array<std::int64_t, 3>> all{{0, 3, 4}, {3, 0, 4}, {3, 4, 0},   {1, 1, 1},   {70, 4, 300},
+  std::vector<std::array<std::int64_t, 3>> all{{0, 3, 4},    {3, 0, 4},    {3, 4, 0},    {1, 1, 1},     {70, 4, 300},
                                                {32, 8, 128}, {33, 1, 129}, {40, 16, 31}, {40, 20, 257}, {9, 5, 513}};
   for (std::int64_t const rank : {1, 2, 3, 4, 5, 8, 9})
     for (std::int64_t const other : {7, 15, 47}) all.push_back({other, rank, 2 * other + 1});

@@ -25,7 +25,7 @@ namespace trireme::compression {
 ///          it is sent uncompressed, in the round of the P's, and so are tensors of one dimension or tied between
 ///          stages.
 /// Bytes    two all-reduces per bucket, of `rank` (n + m) numbers per matrix. Kept: two residuals of the gradient's
-///          size, and Q.
+///          size, and two Q's.
 /// Ranks    each rank has its own residual; Q is the same on all of them. A single rank compresses, too.
 /// Numerics lossy and biased, but if the sum of the gradients has no higher rank, the result is exact up to rounding.
 ///          All ranks compute the same bits, also on different CPUs.

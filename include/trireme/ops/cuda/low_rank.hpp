@@ -54,8 +54,7 @@ struct cuda_low_rank {
                                std::type_identity_t<tensor_view<T const, cuda>> p,
                                std::type_identity_t<tensor_view<T const, cuda>> own,
                                std::type_identity_t<tensor_view<T const, cuda>> all, double factor) {
-    static_cast<void>(
-        detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents()));
+    static_cast<void>(detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents()));
     small_product(rest, p, transposed::no, own, transposed::yes);
     cuda_elements::scale(rest, -factor);
     cuda_elements::accumulate(rest, x, factor);

@@ -60,8 +60,8 @@ struct host_low_rank {
   template <class T>
   static void rest_and_product(view<T> rest, view<T> x, detail::input<T> p, detail::input<T> own, detail::input<T> all,
                                double factor) {
-    auto const [m, n, r] = detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(),
-                                                 all.extents());
+    auto const [m, n, r] =
+        detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents());
     detail::rest_and_product(raw(rest), raw(x), raw(p), raw(own), raw(all), factor, m, n, r);
   }
 

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 #include <vector>
 
-#include "trireme/ops/host/elementwise.ipp"
 #include "trireme/ops/host/low_rank.hpp"
 #include "trireme/ops/host/simd.hpp"
 
@@ -42,8 +43,7 @@ void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T c
 template <class T>
 void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                       std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
-  TRIREME_DISPATCH(fits_float<T>,
-                   product_of_strip(y, x, z, weight, by, step, across, rows, n, k, sums, packed));
+  TRIREME_DISPATCH(fits_float<T>, product_of_strip(y, x, z, weight, by, step, across, rows, n, k, sums, packed));
 }
 template <int C, class T>
 void product_of_rows(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b, std::int64_t n,
@@ -70,6 +70,7 @@ T* low_rank_scratch(std::int64_t count) {
   return memory.data();
 }
 
+/// y (m, n) = x (m, k) times the numbers (k, n), for few columns n; if z is given, x += weight z before.
 template <class T>
 void narrow_product(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                     std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -95,6 +96,7 @@ void small_product(T* y, T const* a, bool a_turned, T const* b, bool b_turned, s
     return;
   }
   if (!a_turned && n < strip_rows / 2) {
+    // Without z it only reads a.
     narrow_product(y, const_cast<T*>(a), static_cast<T const*>(nullptr), 0, b, step, across, m, n, k);
     return;
   }
@@ -112,8 +114,7 @@ void small_product(T* y, T const* a, bool a_turned, T const* b, bool b_turned, s
 }
 
 template <class T>
-void product_of_sum(T* y, T* x, T const* z, double weight, T const* b, std::int64_t m, std::int64_t n,
-                    std::int64_t k) {
+void product_of_sum(T* y, T* x, T const* z, double weight, T const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
   narrow_product(y, x, z, weight, b, n, std::int64_t{1}, m, n, k);
 }
 

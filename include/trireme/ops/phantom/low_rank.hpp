@@ -27,8 +27,7 @@ struct phantom_low_rank {
   static void rest_and_product(tensor_view<T, Space> rest, tensor_view<T, Space> x, input<T> p, input<T> own,
                                input<T> all, double) {
     note_kernel<Space>("rest_and_product", rest, x, p, own, all);
-    static_cast<void>(
-        detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents()));
+    static_cast<void>(detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents()));
   }
   template <class T>
   static void orthonormalise(tensor_view<T, Space> x) {

@@ -4,8 +4,8 @@
 // product is rounded before it is added, so that all levels (and devices) compute the same bits.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number (l, c)
-// is by[l * step + c * across]. `count` is the number of valid lanes.
+// sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
+// (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
 template <int C, int V, class F, class T>
 TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t stride, T const* by, std::int64_t step,
                                  std::int64_t across, std::int64_t k, int count) {
@@ -106,6 +106,13 @@ inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, st
     for (std::int64_t l = 0; l < columns; ++l) to[l * strip_rows + row] = x[row * ld + l];
   }
 }
+// x += weight z, as accumulate() does.
+template <class T>
+inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
+  using F = lanes_for<T>;
+  F const w = F::all(static_cast<T>(weight));
+  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
+}
 // y (rows, n) = x (rows, k) times the numbers (k, n), for at most strip_rows rows; if z is given, x += weight z before.
 // `sums` (n, strip_rows) and `packed` (strip_depth, strip_rows) are scratch.
 template <class T>
@@ -116,7 +123,7 @@ inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by,
     auto const depth = k - l < strip_depth ? k - l : strip_depth;
     if (z != nullptr && l % sum_columns == 0) {
       auto const columns = k - l < sum_columns ? k - l : sum_columns;
-      for (std::int64_t row = 0; row < rows; ++row) accumulate(x + row * k + l, z + row * k + l, columns, weight);
+      for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
     }
     pack_strip(packed, x + l, k, rows, depth);
     add_columns(sums, strip_rows, packed, strip_rows, by + l * step, step, across, rows, n, depth);
@@ -147,8 +154,7 @@ inline void product_of_rows(T* y, T const* by, std::int64_t step, std::int64_t a
   std::int64_t j = 0;
   for (; j + 2 * F::width <= n; j += 2 * F::width)
     product_of_rows_at<C, 2>(y + j, by, step, across, b + j, n, k, F::width);
-  for (; j + F::width <= n; j += F::width)
-    product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, F::width);
+  for (; j + F::width <= n; j += F::width) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, F::width);
   if (j < n) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, static_cast<int>(n - j));
 }
 
