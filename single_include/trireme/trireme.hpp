@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1ca00314ab97f2c74f90fdf0053014d1901cc31d0c85585db4484c4377ca69c8
+// SHA-256 of the sources: 3a4217c284922ed73036c6bf7800fd5dc48bc67e3d1a981631bad3fdce0eeb1f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28870,8 +28870,8 @@ void rest_and_product(T* rest, T* x, T const* p, T const* own, T const* all, dou
 
 }  // namespace detail
 
-/// Kernels on matrices of few columns. Results are the same bits at every CPU level, so ranks on different machines may
-/// each compute them.
+/// Kernels on matrices of few columns. Products are the same bits at every CPU level, so ranks on different machines
+/// may each compute them, and so are orthonormal columns.
 ///
 /// Shapes   matrices are row-major views of two extents.
 /// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
@@ -28891,7 +28891,7 @@ struct host_low_rank {
   /// x += weight z, then y = x b, in one pass over x and z.
   ///
   /// Shapes   y (M,N); x and z (M,K); b (K,N).
-  /// Numerics the bits of accumulate and small_product.
+  /// Numerics x has the bits of accumulate, which may depend on the CPU level; y those of small_product.
   template <class T>
   static void product_of_sum(view<T> y, view<T> x, detail::input<T> z, double weight, detail::input<T> b) {
     auto const [m, n, k] = detail::sizes_of_product_of_sum(y.extents(), x.extents(), z.extents(), b.extents());
@@ -28900,7 +28900,8 @@ struct host_low_rank {
   /// rest = factor (x - p own^T), then x = p all^T, in one pass over x and rest.
   ///
   /// Shapes   rest and x (M,N); p (M,R); own and all (N,R).
-  /// Numerics the bits of small_product, scale and accumulate: factor x + (-factor) (p own^T).
+  /// Numerics x has the bits of small_product; rest is factor x + (-factor) (p own^T), with the bits of small_product,
+  ///          scale and accumulate.
   template <class T>
   static void rest_and_product(view<T> rest, view<T> x, detail::input<T> p, detail::input<T> own, detail::input<T> all,
                                double factor) {
@@ -28961,10 +28962,13 @@ struct host_low_rank {
 // ---- trireme/ops/host/low_rank.ipp
 namespace trireme::ops::detail {
 
-constexpr std::int64_t strip_rows = 32;    // of a matrix that is transposed piece by piece
-constexpr std::int64_t strip_depth = 128;  // columns of a piece, which fits into the first cache
-constexpr std::int64_t sum_columns = 512;  // that are summed before they are transposed; they fit into the second cache
-constexpr std::int64_t rows_at_once = 16;  // that are read side by side, so that sums are loaded and stored less often
+/// How a matrix is read in products with few columns.
+struct thin_strip {
+  static constexpr std::int64_t rows = 32;     ///< of a matrix that is transposed piece by piece
+  static constexpr std::int64_t depth = 128;   ///< columns of a piece, which fits into the first cache
+  static constexpr std::int64_t summed = 512;  ///< columns that are summed first, which fit into the second cache
+  static constexpr std::int64_t at_once = 16;  ///< rows read side by side: sums are loaded and stored less often
+};
 
 }  // namespace trireme::ops::detail
 
@@ -28980,10 +28984,10 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
 // (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
 template <int C, int V, class F, class T>
-TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t stride, T const* by, std::int64_t step,
-                                 std::int64_t across, std::int64_t k, int count) {
+TRIREME_INLINE void add_products(F (&sums)[std::size_t{C}][std::size_t{V}], T const* rows, std::int64_t stride,
+                                 T const* by, std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   for (std::int64_t l = 0; l < k; ++l, rows += stride, by += step) {
-    F row[V];
+    F row[std::size_t{V}];
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) row[v] = F::load(rows + v * F::width, count);
     TRIREME_UNROLL
@@ -28995,7 +28999,7 @@ TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t st
   }
 }
 template <int C, int V, class F>
-TRIREME_INLINE void clear(F (&sums)[C][V]) {
+TRIREME_INLINE void clear(F (&sums)[std::size_t{C}][std::size_t{V}]) {
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29007,13 +29011,13 @@ template <int C, int V, class T>
 TRIREME_INLINE void add_some_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
                                      std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
+  F sums[std::size_t{C}][std::size_t{V}];
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) sums[c][v] = F::load(to + c * ld + v * F::width, count);
   }
-  add_products(sums, rows, stride, by, step, across, k, count);
+  add_products<C, V>(sums, rows, stride, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29042,7 +29046,7 @@ inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stri
   if (j < m) add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, static_cast<int>(m - j));
 }
 
-// to (columns, strip_rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most strip_rows.
+// to (columns, thin_strip::rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most thin_strip::rows.
 template <class T>
 inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
   std::int64_t row = 0;
@@ -29068,15 +29072,15 @@ inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, st
                                         __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
                                         __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
         TRIREME_UNROLL
-        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * strip_rows + row, &turned[i], sizeof turned[i]);
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * thin_strip::rows + row, &turned[i], sizeof turned[i]);
       }
       for (; l < columns; ++l) {
-        for (std::int64_t i = 0; i < 8; ++i) to[l * strip_rows + row + i] = from[l + i * ld];
+        for (std::int64_t i = 0; i < 8; ++i) to[l * thin_strip::rows + row + i] = from[l + i * ld];
       }
     }
   }
   for (; row < rows; ++row) {
-    for (std::int64_t l = 0; l < columns; ++l) to[l * strip_rows + row] = x[row * ld + l];
+    for (std::int64_t l = 0; l < columns; ++l) to[l * thin_strip::rows + row] = x[row * ld + l];
   }
 }
 // x += weight z, as accumulate() does.
@@ -29086,23 +29090,23 @@ inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
   F const w = F::all(static_cast<T>(weight));
   TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
 }
-// y (rows, n) = x (rows, k) times the numbers (k, n), for at most strip_rows rows; if z is given, x += weight z before.
-// `sums` (n, strip_rows) and `packed` (strip_depth, strip_rows) are scratch.
+// y (rows, n) = x (rows, k) times the numbers (k, n), for at most thin_strip::rows rows; if z is given, x += weight z
+// before. `sums` (n, thin_strip::rows) and `packed` (thin_strip::depth, thin_strip::rows) are scratch.
 template <class T>
 inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                              std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
-  for (std::int64_t i = 0; i < n * strip_rows; ++i) sums[i] = 0;
-  for (std::int64_t l = 0; l < k; l += strip_depth) {
-    auto const depth = k - l < strip_depth ? k - l : strip_depth;
-    if (z != nullptr && l % sum_columns == 0) {
-      auto const columns = k - l < sum_columns ? k - l : sum_columns;
+  for (std::int64_t i = 0; i < n * thin_strip::rows; ++i) sums[i] = 0;
+  for (std::int64_t l = 0; l < k; l += thin_strip::depth) {
+    auto const depth = k - l < thin_strip::depth ? k - l : thin_strip::depth;
+    if (z != nullptr && l % thin_strip::summed == 0) {
+      auto const columns = k - l < thin_strip::summed ? k - l : thin_strip::summed;
       for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
     }
     pack_strip(packed, x + l, k, rows, depth);
-    add_columns(sums, strip_rows, packed, strip_rows, by + l * step, step, across, rows, n, depth);
+    add_columns(sums, thin_strip::rows, packed, thin_strip::rows, by + l * step, step, across, rows, n, depth);
   }
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * strip_rows + row];
+    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * thin_strip::rows + row];
   }
 }
 
@@ -29111,9 +29115,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void product_of_rows_at(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b,
                                        std::int64_t n, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, b, n, by, step, across, k, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, b, n, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29136,9 +29140,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
                                     std::int64_t r, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, own, n, p, 1, r, r, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, own, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29147,8 +29151,8 @@ TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T c
       fma(F::all(factor), F::load(x + at, count), F::all(-factor) * sums[c][v]).store(rest + at, count);
     }
   }
-  clear(sums);
-  add_products(sums, all, n, p, 1, r, r, count);
+  clear<C, V>(sums);
+  add_products<C, V>(sums, all, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29184,10 +29188,10 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
 // (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
 template <int C, int V, class F, class T>
-TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t stride, T const* by, std::int64_t step,
-                                 std::int64_t across, std::int64_t k, int count) {
+TRIREME_INLINE void add_products(F (&sums)[std::size_t{C}][std::size_t{V}], T const* rows, std::int64_t stride,
+                                 T const* by, std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   for (std::int64_t l = 0; l < k; ++l, rows += stride, by += step) {
-    F row[V];
+    F row[std::size_t{V}];
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) row[v] = F::load(rows + v * F::width, count);
     TRIREME_UNROLL
@@ -29199,7 +29203,7 @@ TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t st
   }
 }
 template <int C, int V, class F>
-TRIREME_INLINE void clear(F (&sums)[C][V]) {
+TRIREME_INLINE void clear(F (&sums)[std::size_t{C}][std::size_t{V}]) {
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29211,13 +29215,13 @@ template <int C, int V, class T>
 TRIREME_INLINE void add_some_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
                                      std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
+  F sums[std::size_t{C}][std::size_t{V}];
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) sums[c][v] = F::load(to + c * ld + v * F::width, count);
   }
-  add_products(sums, rows, stride, by, step, across, k, count);
+  add_products<C, V>(sums, rows, stride, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29246,7 +29250,7 @@ inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stri
   if (j < m) add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, static_cast<int>(m - j));
 }
 
-// to (columns, strip_rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most strip_rows.
+// to (columns, thin_strip::rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most thin_strip::rows.
 template <class T>
 inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
   std::int64_t row = 0;
@@ -29272,15 +29276,15 @@ inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, st
                                         __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
                                         __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
         TRIREME_UNROLL
-        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * strip_rows + row, &turned[i], sizeof turned[i]);
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * thin_strip::rows + row, &turned[i], sizeof turned[i]);
       }
       for (; l < columns; ++l) {
-        for (std::int64_t i = 0; i < 8; ++i) to[l * strip_rows + row + i] = from[l + i * ld];
+        for (std::int64_t i = 0; i < 8; ++i) to[l * thin_strip::rows + row + i] = from[l + i * ld];
       }
     }
   }
   for (; row < rows; ++row) {
-    for (std::int64_t l = 0; l < columns; ++l) to[l * strip_rows + row] = x[row * ld + l];
+    for (std::int64_t l = 0; l < columns; ++l) to[l * thin_strip::rows + row] = x[row * ld + l];
   }
 }
 // x += weight z, as accumulate() does.
@@ -29290,23 +29294,23 @@ inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
   F const w = F::all(static_cast<T>(weight));
   TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
 }
-// y (rows, n) = x (rows, k) times the numbers (k, n), for at most strip_rows rows; if z is given, x += weight z before.
-// `sums` (n, strip_rows) and `packed` (strip_depth, strip_rows) are scratch.
+// y (rows, n) = x (rows, k) times the numbers (k, n), for at most thin_strip::rows rows; if z is given, x += weight z
+// before. `sums` (n, thin_strip::rows) and `packed` (thin_strip::depth, thin_strip::rows) are scratch.
 template <class T>
 inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                              std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
-  for (std::int64_t i = 0; i < n * strip_rows; ++i) sums[i] = 0;
-  for (std::int64_t l = 0; l < k; l += strip_depth) {
-    auto const depth = k - l < strip_depth ? k - l : strip_depth;
-    if (z != nullptr && l % sum_columns == 0) {
-      auto const columns = k - l < sum_columns ? k - l : sum_columns;
+  for (std::int64_t i = 0; i < n * thin_strip::rows; ++i) sums[i] = 0;
+  for (std::int64_t l = 0; l < k; l += thin_strip::depth) {
+    auto const depth = k - l < thin_strip::depth ? k - l : thin_strip::depth;
+    if (z != nullptr && l % thin_strip::summed == 0) {
+      auto const columns = k - l < thin_strip::summed ? k - l : thin_strip::summed;
       for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
     }
     pack_strip(packed, x + l, k, rows, depth);
-    add_columns(sums, strip_rows, packed, strip_rows, by + l * step, step, across, rows, n, depth);
+    add_columns(sums, thin_strip::rows, packed, thin_strip::rows, by + l * step, step, across, rows, n, depth);
   }
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * strip_rows + row];
+    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * thin_strip::rows + row];
   }
 }
 
@@ -29315,9 +29319,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void product_of_rows_at(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b,
                                        std::int64_t n, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, b, n, by, step, across, k, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, b, n, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29340,9 +29344,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
                                     std::int64_t r, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, own, n, p, 1, r, r, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, own, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29351,8 +29355,8 @@ TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T c
       fma(F::all(factor), F::load(x + at, count), F::all(-factor) * sums[c][v]).store(rest + at, count);
     }
   }
-  clear(sums);
-  add_products(sums, all, n, p, 1, r, r, count);
+  clear<C, V>(sums);
+  add_products<C, V>(sums, all, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29389,10 +29393,10 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
 // (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
 template <int C, int V, class F, class T>
-TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t stride, T const* by, std::int64_t step,
-                                 std::int64_t across, std::int64_t k, int count) {
+TRIREME_INLINE void add_products(F (&sums)[std::size_t{C}][std::size_t{V}], T const* rows, std::int64_t stride,
+                                 T const* by, std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   for (std::int64_t l = 0; l < k; ++l, rows += stride, by += step) {
-    F row[V];
+    F row[std::size_t{V}];
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) row[v] = F::load(rows + v * F::width, count);
     TRIREME_UNROLL
@@ -29404,7 +29408,7 @@ TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t st
   }
 }
 template <int C, int V, class F>
-TRIREME_INLINE void clear(F (&sums)[C][V]) {
+TRIREME_INLINE void clear(F (&sums)[std::size_t{C}][std::size_t{V}]) {
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29416,13 +29420,13 @@ template <int C, int V, class T>
 TRIREME_INLINE void add_some_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
                                      std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
+  F sums[std::size_t{C}][std::size_t{V}];
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) sums[c][v] = F::load(to + c * ld + v * F::width, count);
   }
-  add_products(sums, rows, stride, by, step, across, k, count);
+  add_products<C, V>(sums, rows, stride, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29451,7 +29455,7 @@ inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stri
   if (j < m) add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, static_cast<int>(m - j));
 }
 
-// to (columns, strip_rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most strip_rows.
+// to (columns, thin_strip::rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most thin_strip::rows.
 template <class T>
 inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
   std::int64_t row = 0;
@@ -29477,15 +29481,15 @@ inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, st
                                         __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
                                         __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
         TRIREME_UNROLL
-        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * strip_rows + row, &turned[i], sizeof turned[i]);
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * thin_strip::rows + row, &turned[i], sizeof turned[i]);
       }
       for (; l < columns; ++l) {
-        for (std::int64_t i = 0; i < 8; ++i) to[l * strip_rows + row + i] = from[l + i * ld];
+        for (std::int64_t i = 0; i < 8; ++i) to[l * thin_strip::rows + row + i] = from[l + i * ld];
       }
     }
   }
   for (; row < rows; ++row) {
-    for (std::int64_t l = 0; l < columns; ++l) to[l * strip_rows + row] = x[row * ld + l];
+    for (std::int64_t l = 0; l < columns; ++l) to[l * thin_strip::rows + row] = x[row * ld + l];
   }
 }
 // x += weight z, as accumulate() does.
@@ -29495,23 +29499,23 @@ inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
   F const w = F::all(static_cast<T>(weight));
   TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
 }
-// y (rows, n) = x (rows, k) times the numbers (k, n), for at most strip_rows rows; if z is given, x += weight z before.
-// `sums` (n, strip_rows) and `packed` (strip_depth, strip_rows) are scratch.
+// y (rows, n) = x (rows, k) times the numbers (k, n), for at most thin_strip::rows rows; if z is given, x += weight z
+// before. `sums` (n, thin_strip::rows) and `packed` (thin_strip::depth, thin_strip::rows) are scratch.
 template <class T>
 inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                              std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
-  for (std::int64_t i = 0; i < n * strip_rows; ++i) sums[i] = 0;
-  for (std::int64_t l = 0; l < k; l += strip_depth) {
-    auto const depth = k - l < strip_depth ? k - l : strip_depth;
-    if (z != nullptr && l % sum_columns == 0) {
-      auto const columns = k - l < sum_columns ? k - l : sum_columns;
+  for (std::int64_t i = 0; i < n * thin_strip::rows; ++i) sums[i] = 0;
+  for (std::int64_t l = 0; l < k; l += thin_strip::depth) {
+    auto const depth = k - l < thin_strip::depth ? k - l : thin_strip::depth;
+    if (z != nullptr && l % thin_strip::summed == 0) {
+      auto const columns = k - l < thin_strip::summed ? k - l : thin_strip::summed;
       for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
     }
     pack_strip(packed, x + l, k, rows, depth);
-    add_columns(sums, strip_rows, packed, strip_rows, by + l * step, step, across, rows, n, depth);
+    add_columns(sums, thin_strip::rows, packed, thin_strip::rows, by + l * step, step, across, rows, n, depth);
   }
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * strip_rows + row];
+    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * thin_strip::rows + row];
   }
 }
 
@@ -29520,9 +29524,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void product_of_rows_at(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b,
                                        std::int64_t n, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, b, n, by, step, across, k, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, b, n, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29545,9 +29549,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
                                     std::int64_t r, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, own, n, p, 1, r, r, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, own, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29556,8 +29560,8 @@ TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T c
       fma(F::all(factor), F::load(x + at, count), F::all(-factor) * sums[c][v]).store(rest + at, count);
     }
   }
-  clear(sums);
-  add_products(sums, all, n, p, 1, r, r, count);
+  clear<C, V>(sums);
+  add_products<C, V>(sums, all, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -29623,11 +29627,11 @@ T* low_rank_scratch(std::int64_t count) {
 template <class T>
 void narrow_product(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                     std::int64_t m, std::int64_t n, std::int64_t k) {
-  T* const sums = low_rank_scratch<T>((n + strip_depth) * strip_rows);
-  for (std::int64_t i = 0; i < m; i += strip_rows) {
-    auto const rows = std::min(strip_rows, m - i);
+  T* const sums = low_rank_scratch<T>((n + thin_strip::depth) * thin_strip::rows);
+  for (std::int64_t i = 0; i < m; i += thin_strip::rows) {
+    auto const rows = std::min(thin_strip::rows, m - i);
     product_of_strip(y + i * n, x + i * k, z == nullptr ? z : z + i * k, weight, by, step, across, rows, n, k, sums,
-                     sums + n * strip_rows);
+                     sums + n * thin_strip::rows);
   }
 }
 
@@ -29639,12 +29643,12 @@ void small_product(T* y, T const* a, bool a_turned, T const* b, bool b_turned, s
   if (a_turned && n <= m) {  // a row of a has neighbouring outputs
     T* const sums = low_rank_scratch<T>(n * m);
     std::fill(sums, sums + n * m, T{});
-    for (std::int64_t l = 0; l < k; l += rows_at_once)
-      add_columns(sums, m, a + l * m, m, b + l * step, step, across, m, n, std::min(rows_at_once, k - l));
+    for (std::int64_t l = 0; l < k; l += thin_strip::at_once)
+      add_columns(sums, m, a + l * m, m, b + l * step, step, across, m, n, std::min(thin_strip::at_once, k - l));
     turn(y, sums, n, m);
     return;
   }
-  if (!a_turned && n < strip_rows / 2) {
+  if (!a_turned && n < thin_strip::rows / 2) {
     // Without z it only reads a.
     narrow_product(y, const_cast<T*>(a), static_cast<T const*>(nullptr), 0, b, step, across, m, n, k);
     return;

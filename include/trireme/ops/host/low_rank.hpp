@@ -26,8 +26,8 @@ void rest_and_product(T* rest, T* x, T const* p, T const* own, T const* all, dou
 
 }  // namespace detail
 
-/// Kernels on matrices of few columns. Results are the same bits at every CPU level, so ranks on different machines may
-/// each compute them.
+/// Kernels on matrices of few columns. Products are the same bits at every CPU level, so ranks on different machines
+/// may each compute them, and so are orthonormal columns.
 ///
 /// Shapes   matrices are row-major views of two extents.
 /// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
@@ -47,7 +47,7 @@ struct host_low_rank {
   /// x += weight z, then y = x b, in one pass over x and z.
   ///
   /// Shapes   y (M,N); x and z (M,K); b (K,N).
-  /// Numerics the bits of accumulate and small_product.
+  /// Numerics x has the bits of accumulate, which may depend on the CPU level; y those of small_product.
   template <class T>
   static void product_of_sum(view<T> y, view<T> x, detail::input<T> z, double weight, detail::input<T> b) {
     auto const [m, n, k] = detail::sizes_of_product_of_sum(y.extents(), x.extents(), z.extents(), b.extents());
@@ -56,7 +56,8 @@ struct host_low_rank {
   /// rest = factor (x - p own^T), then x = p all^T, in one pass over x and rest.
   ///
   /// Shapes   rest and x (M,N); p (M,R); own and all (N,R).
-  /// Numerics the bits of small_product, scale and accumulate: factor x + (-factor) (p own^T).
+  /// Numerics x has the bits of small_product; rest is factor x + (-factor) (p own^T), with the bits of small_product,
+  ///          scale and accumulate.
   template <class T>
   static void rest_and_product(view<T> rest, view<T> x, detail::input<T> p, detail::input<T> own, detail::input<T> all,
                                double factor) {

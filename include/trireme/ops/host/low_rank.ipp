@@ -12,10 +12,13 @@
 
 namespace trireme::ops::detail {
 
-constexpr std::int64_t strip_rows = 32;    // of a matrix that is transposed piece by piece
-constexpr std::int64_t strip_depth = 128;  // columns of a piece, which fits into the first cache
-constexpr std::int64_t sum_columns = 512;  // that are summed before they are transposed; they fit into the second cache
-constexpr std::int64_t rows_at_once = 16;  // that are read side by side, so that sums are loaded and stored less often
+/// How a matrix is read in products with few columns.
+struct thin_strip {
+  static constexpr std::int64_t rows = 32;     ///< of a matrix that is transposed piece by piece
+  static constexpr std::int64_t depth = 128;   ///< columns of a piece, which fits into the first cache
+  static constexpr std::int64_t summed = 512;  ///< columns that are summed first, which fit into the second cache
+  static constexpr std::int64_t at_once = 16;  ///< rows read side by side: sums are loaded and stored less often
+};
 
 }  // namespace trireme::ops::detail
 
@@ -74,11 +77,11 @@ T* low_rank_scratch(std::int64_t count) {
 template <class T>
 void narrow_product(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                     std::int64_t m, std::int64_t n, std::int64_t k) {
-  T* const sums = low_rank_scratch<T>((n + strip_depth) * strip_rows);
-  for (std::int64_t i = 0; i < m; i += strip_rows) {
-    auto const rows = std::min(strip_rows, m - i);
+  T* const sums = low_rank_scratch<T>((n + thin_strip::depth) * thin_strip::rows);
+  for (std::int64_t i = 0; i < m; i += thin_strip::rows) {
+    auto const rows = std::min(thin_strip::rows, m - i);
     product_of_strip(y + i * n, x + i * k, z == nullptr ? z : z + i * k, weight, by, step, across, rows, n, k, sums,
-                     sums + n * strip_rows);
+                     sums + n * thin_strip::rows);
   }
 }
 
@@ -90,12 +93,12 @@ void small_product(T* y, T const* a, bool a_turned, T const* b, bool b_turned, s
   if (a_turned && n <= m) {  // a row of a has neighbouring outputs
     T* const sums = low_rank_scratch<T>(n * m);
     std::fill(sums, sums + n * m, T{});
-    for (std::int64_t l = 0; l < k; l += rows_at_once)
-      add_columns(sums, m, a + l * m, m, b + l * step, step, across, m, n, std::min(rows_at_once, k - l));
+    for (std::int64_t l = 0; l < k; l += thin_strip::at_once)
+      add_columns(sums, m, a + l * m, m, b + l * step, step, across, m, n, std::min(thin_strip::at_once, k - l));
     turn(y, sums, n, m);
     return;
   }
-  if (!a_turned && n < strip_rows / 2) {
+  if (!a_turned && n < thin_strip::rows / 2) {
     // Without z it only reads a.
     narrow_product(y, const_cast<T*>(a), static_cast<T const*>(nullptr), 0, b, step, across, m, n, k);
     return;

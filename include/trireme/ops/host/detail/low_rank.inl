@@ -7,10 +7,10 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 // sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
 // (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
 template <int C, int V, class F, class T>
-TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t stride, T const* by, std::int64_t step,
-                                 std::int64_t across, std::int64_t k, int count) {
+TRIREME_INLINE void add_products(F (&sums)[std::size_t{C}][std::size_t{V}], T const* rows, std::int64_t stride,
+                                 T const* by, std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   for (std::int64_t l = 0; l < k; ++l, rows += stride, by += step) {
-    F row[V];
+    F row[std::size_t{V}];
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) row[v] = F::load(rows + v * F::width, count);
     TRIREME_UNROLL
@@ -22,7 +22,7 @@ TRIREME_INLINE void add_products(F (&sums)[C][V], T const* rows, std::int64_t st
   }
 }
 template <int C, int V, class F>
-TRIREME_INLINE void clear(F (&sums)[C][V]) {
+TRIREME_INLINE void clear(F (&sums)[std::size_t{C}][std::size_t{V}]) {
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -34,13 +34,13 @@ template <int C, int V, class T>
 TRIREME_INLINE void add_some_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
                                      std::int64_t step, std::int64_t across, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
+  F sums[std::size_t{C}][std::size_t{V}];
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
     for (int v = 0; v < V; ++v) sums[c][v] = F::load(to + c * ld + v * F::width, count);
   }
-  add_products(sums, rows, stride, by, step, across, k, count);
+  add_products<C, V>(sums, rows, stride, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -69,7 +69,7 @@ inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stri
   if (j < m) add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, static_cast<int>(m - j));
 }
 
-// to (columns, strip_rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most strip_rows.
+// to (columns, thin_strip::rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most thin_strip::rows.
 template <class T>
 inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
   std::int64_t row = 0;
@@ -95,15 +95,15 @@ inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, st
                                         __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
                                         __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
         TRIREME_UNROLL
-        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * strip_rows + row, &turned[i], sizeof turned[i]);
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * thin_strip::rows + row, &turned[i], sizeof turned[i]);
       }
       for (; l < columns; ++l) {
-        for (std::int64_t i = 0; i < 8; ++i) to[l * strip_rows + row + i] = from[l + i * ld];
+        for (std::int64_t i = 0; i < 8; ++i) to[l * thin_strip::rows + row + i] = from[l + i * ld];
       }
     }
   }
   for (; row < rows; ++row) {
-    for (std::int64_t l = 0; l < columns; ++l) to[l * strip_rows + row] = x[row * ld + l];
+    for (std::int64_t l = 0; l < columns; ++l) to[l * thin_strip::rows + row] = x[row * ld + l];
   }
 }
 // x += weight z, as accumulate() does.
@@ -113,23 +113,23 @@ inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
   F const w = F::all(static_cast<T>(weight));
   TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
 }
-// y (rows, n) = x (rows, k) times the numbers (k, n), for at most strip_rows rows; if z is given, x += weight z before.
-// `sums` (n, strip_rows) and `packed` (strip_depth, strip_rows) are scratch.
+// y (rows, n) = x (rows, k) times the numbers (k, n), for at most thin_strip::rows rows; if z is given, x += weight z
+// before. `sums` (n, thin_strip::rows) and `packed` (thin_strip::depth, thin_strip::rows) are scratch.
 template <class T>
 inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
                              std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
-  for (std::int64_t i = 0; i < n * strip_rows; ++i) sums[i] = 0;
-  for (std::int64_t l = 0; l < k; l += strip_depth) {
-    auto const depth = k - l < strip_depth ? k - l : strip_depth;
-    if (z != nullptr && l % sum_columns == 0) {
-      auto const columns = k - l < sum_columns ? k - l : sum_columns;
+  for (std::int64_t i = 0; i < n * thin_strip::rows; ++i) sums[i] = 0;
+  for (std::int64_t l = 0; l < k; l += thin_strip::depth) {
+    auto const depth = k - l < thin_strip::depth ? k - l : thin_strip::depth;
+    if (z != nullptr && l % thin_strip::summed == 0) {
+      auto const columns = k - l < thin_strip::summed ? k - l : thin_strip::summed;
       for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
     }
     pack_strip(packed, x + l, k, rows, depth);
-    add_columns(sums, strip_rows, packed, strip_rows, by + l * step, step, across, rows, n, depth);
+    add_columns(sums, thin_strip::rows, packed, thin_strip::rows, by + l * step, step, across, rows, n, depth);
   }
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * strip_rows + row];
+    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * thin_strip::rows + row];
   }
 }
 
@@ -138,9 +138,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void product_of_rows_at(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b,
                                        std::int64_t n, std::int64_t k, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, b, n, by, step, across, k, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, b, n, by, step, across, k, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -163,9 +163,9 @@ template <int C, int V, class T>
 TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
                                     std::int64_t r, int count) {
   using F = lanes_for<T>;
-  F sums[C][V];
-  clear(sums);
-  add_products(sums, own, n, p, 1, r, r, count);
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, own, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
@@ -174,8 +174,8 @@ TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T c
       fma(F::all(factor), F::load(x + at, count), F::all(-factor) * sums[c][v]).store(rest + at, count);
     }
   }
-  clear(sums);
-  add_products(sums, all, n, p, 1, r, r, count);
+  clear<C, V>(sums);
+  add_products<C, V>(sums, all, n, p, 1, r, r, count);
   TRIREME_UNROLL
   for (int c = 0; c < C; ++c) {
     TRIREME_UNROLL
