@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: be5cbf6bd5ad0b6f9be2ffb5a585bad5c515ce998e04cd2ef307bd7b0125f810
+// SHA-256 of the sources: 6b328e16cf0ae769838cd413e707ef9d7267e9bac08496749e33fdae5d6cc99f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -3197,7 +3197,9 @@ inline void detected(cpu_level level) noexcept {
 // region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
 //
 // A multiplication followed by an addition is written as fma(): otherwise the compiler's contraction could differ
-// between the body of a loop and its tail, and an element's result would depend on where a slice begins.
+// between the body of a loop and its tail, and an element's result would depend on where a slice begins. Where all
+// levels have to compute the same bits, it is a sum with rounded_product(), whose empty assembly hides the product from
+// contraction.
 #define TRIREME_INLINE inline __attribute__((always_inline))
 
 #if TRIREME_X86
@@ -3253,16 +3255,19 @@ TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast
 
 namespace trireme::ops::detail {
 
-/// The compiler's generic vectors, of 64 bytes and of 8 elements, which it splits for each level: for integers.
+/// The compiler's generic vectors, of 64 bytes and of 8 or 4 elements, which it splits for each level: for integers.
 template <class T>
 struct vectors_of {
   typedef T wide __attribute__((vector_size(64)));
   typedef T eight __attribute__((vector_size(8 * sizeof(T))));
+  typedef T four __attribute__((vector_size(4 * sizeof(T))));
 };
 template <class T>
 using wide = typename vectors_of<T>::wide;
 template <class T>
 using eight = typename vectors_of<T>::eight;
+template <class T>
+using four = typename vectors_of<T>::four;
 
 /// One lane of Real.
 template <class Real>
@@ -3302,6 +3307,17 @@ struct lane {
 #else
     return {a.v * b.v + c.v};
 #endif
+  }
+  friend lane rounded_product(lane a, lane b) {
+    lane product = a * b;
+#if TRIREME_X86
+    asm("" : "+x"(product.v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(product.v));
+#else
+    asm("" : "+m"(product.v));
+#endif
+    return product;
   }
   friend lane max(lane a, lane b) { return {a.v > b.v ? a.v : b.v}; }
   friend lane min(lane a, lane b) { return {a.v < b.v ? a.v : b.v}; }
@@ -3391,6 +3407,11 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm256_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm256_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm256_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE lanes rounded_product(lanes a, lanes b) {
+  lanes product = a * b;
+  asm("" : "+x"(product.v));
+  return product;
+}
 // The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm256_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm256_min_ps(a.v, b.v)}; }
@@ -3484,6 +3505,11 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm512_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE lanes rounded_product(lanes a, lanes b) {
+  lanes product = a * b;
+  asm("" : "+v"(product.v));
+  return product;
+}
 // The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -10550,6 +10576,8 @@ namespace trireme::ops {
 //   scatter(y, indices, values, add)       y[indices[i]] = or += values[i], in order
 //   small_product(y, a, transposed, b, transposed)   y = a b, one of whose three extents is small; each element summed
 //                                          in order, the same bits on every machine
+//   product_of_sum(y, x, z, weight, b)     x += weight z, then y = x b
+//   rest_and_product(rest, x, p, own, all, factor)   rest = factor (x - p own^T), then x = p all^T
 //   orthonormalise(x)                      makes the columns of x (n, r) orthonormal, starting with the first
 //   encode_codes(scales, codes, x, form, rounding)   numbers of few bits, with a scale a block (ops/codes.hpp)
 //   decode_codes(y, scales, codes, form, add)        y = or += those numbers
@@ -10577,6 +10605,8 @@ concept selects = requires(typename V::y y, typename V::x x, typename V::indices
 template <class K, class V>
 concept multiplies_small = requires(typename V::y y, typename V::x x) {
   K::small_product(y, x, transposed::no, x, transposed::yes);
+  K::product_of_sum(y, y, x, 1.0, x);
+  K::rest_and_product(y, y, x, x, x, 1.0);
   K::orthonormalise(y);
 };
 template <class K, class V>
@@ -10928,7 +10958,7 @@ namespace trireme::compression {
 ///          it is sent uncompressed, in the round of the P's, and so are tensors of one dimension or tied between
 ///          stages.
 /// Bytes    two all-reduces per bucket, of `rank` (n + m) numbers per matrix. Kept: two residuals of the gradient's
-///          size, and Q.
+///          size, and two Q's.
 /// Ranks    each rank has its own residual; Q is the same on all of them. A single rank compresses, too.
 /// Numerics lossy and biased, but if the sum of the gradients has no higher rank, the result is exact up to rounding.
 ///          All ranks compute the same bits, also on different CPUs.
@@ -10976,7 +11006,7 @@ struct power_sgd {
       sent_p_ = message_tensor<element, space>(world, shape{p_size});
       sent_q_ = message_tensor<element, space>(world, shape{q_size});
       for (auto* const each : {&residual_, &next_}) *each = numbers(shape{all});
-      q_ = numbers(shape{q_size});
+      for (auto* const each : {&q_, &own_q_}) *each = numbers(shape{q_size});
       kernels::fill(residual_.view(), 0.0);
       for (auto const& [info, q_info, whole, p, q] : matrices_)
         kernels::initialise(q.of(q_), {initial::distribution::normal, 1.0}, 0, hash_name("power_sgd_q/" + info->name));
@@ -10985,10 +11015,9 @@ struct power_sgd {
     void begin(view gradient, double scale) {
       gradient_ = gradient;
       scale_ = scale;
-      for (auto const& [info, q_info, whole, p, q] : matrices_) {
-        kernels::accumulate(whole.in(gradient), constant(whole.of(residual_)), scale);
-        kernels::small_product(p.of(sent_p_), constant(whole.in(gradient)), no, constant(q.of(q_)), no);
-      }
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::product_of_sum(p.of(sent_p_), whole.in(gradient), constant(whole.of(residual_)), scale,
+                                constant(q.of(q_)));
       for (auto const& each : plain_) kernels::copy(each.of(sent_p_), constant(each.in(gradient)));
       rounds_left_ = matrices_.empty() ? 1 : 2;
       pending_.emplace(world_.all_reduce_async(sent_p_.view(), reduction::sum{}));
@@ -11002,8 +11031,10 @@ struct power_sgd {
         begin_second();
         return false;
       }
+      // A rank does not send this part of its own gradient: M - P (M^T P)^T.
       for (auto const& [info, q_info, whole, p, q] : matrices_)
-        kernels::small_product(whole.in(gradient_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+        kernels::rest_and_product(whole.of(next_), whole.in(gradient_), constant(p.of(sent_p_)), constant(q.of(own_q_)),
+                                  constant(q.of(sent_q_)), 1 / scale_);
       for (auto const& each : plain_) kernels::copy(each.in(gradient_), constant(each.of(sent_p_)));
       return true;
     }
@@ -11023,7 +11054,7 @@ struct power_sgd {
     }
     [[nodiscard]] std::int64_t bytes() const {
       std::size_t sum = 0;
-      for (auto const* const each : {&sent_p_, &sent_q_, &q_, &residual_, &next_}) sum += each->view().bytes();
+      for (auto const* const each : {&sent_p_, &sent_q_, &own_q_, &q_, &residual_, &next_}) sum += each->view().bytes();
       return static_cast<std::int64_t>(sum);
     }
 
@@ -11043,16 +11074,12 @@ struct power_sgd {
       parameter_info q_info;
       part whole, p, q;
     };
-    // The part of its own gradient that a rank does not send: M - P (M^T P)^T.
     void begin_second() {
       for (auto const& [info, q_info, whole, p, q] : matrices_) {
         kernels::orthonormalise(p.of(sent_p_));
         kernels::small_product(q.of(sent_q_), constant(whole.in(gradient_)), yes, constant(p.of(sent_p_)), no);
-        kernels::small_product(whole.of(next_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
       }
-      kernels::scale(next_.view(), -1 / scale_);
-      for (auto const& it : matrices_)
-        kernels::accumulate(it.whole.of(next_), constant(it.whole.in(gradient_)), 1 / scale_);
+      kernels::copy(own_q_.view(), constant(sent_q_.view()));
       pending_.emplace(world_.all_reduce_async(sent_q_.view(), reduction::sum{}));
     }
 
@@ -11060,6 +11087,7 @@ struct power_sgd {
     std::vector<matrix> matrices_;
     std::vector<part> plain_;
     numbers sent_p_, sent_q_;  // uncompressed tensors are stored with the P's
+    numbers own_q_;            // this rank's part of the sum of Q's
     numbers q_;                // the start of the next step
     numbers residual_, next_;  // not sent yet; the same if the step is taken
     view gradient_;
@@ -28815,6 +28843,28 @@ struct product_sizes {
           });
   return sizes;
 }
+/// The extents of y (m, n) = (x + z) (m, k) b (k, n).
+[[nodiscard]] inline product_sizes sizes_of_product_of_sum(shape const& y, shape const& x, shape const& z,
+                                                           shape const& b) {
+  bool const matrices = y.rank() == 2 && x.rank() == 2 && b.rank() == 2;
+  expects(assertion_level::light, matrices && z == x && y[0] == x[0] && y[1] == b[1] && x[1] == b[0], [&] {
+    return text("trireme::ops::product_of_sum: ", to_string(y), " is not the shape of ", to_string(x), " plus ",
+                to_string(z), ", times ", to_string(b));
+  });
+  return {y[0], y[1], x[1]};
+}
+/// The extents of rest and x (m, n) = p (m, k) times own or all (n, k) transposed.
+[[nodiscard]] inline product_sizes sizes_of_rest(shape const& rest, shape const& x, shape const& p, shape const& own,
+                                                 shape const& all) {
+  bool const matrices = x.rank() == 2 && p.rank() == 2 && own.rank() == 2;
+  expects(assertion_level::light,
+          matrices && rest == x && all == own && x[0] == p[0] && x[1] == own[0] && p[1] == own[1], [&] {
+            return text("trireme::ops::rest_and_product: ", to_string(rest), " and ", to_string(x),
+                        " are not both the shape of ", to_string(p), " times ", to_string(own), " transposed and ",
+                        to_string(all), " transposed");
+          });
+  return {x[0], x[1], p[1]};
+}
 inline void expect_columns(shape const& x) {
   expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
     return text("trireme::ops::orthonormalise: ", to_string(x),
@@ -28827,41 +28877,57 @@ inline void expect_columns(shape const& x) {
 // ---- trireme/ops/host/low_rank.hpp (goes on)
 namespace trireme::ops {
 
-/// Kernels on matrices of few columns. Results are the same bits at every CPU level, so ranks on different machines may
-/// each compute them.
+namespace detail {
+
+template <class T>
+void small_product(T* y, T const* a, bool a_turned, T const* b, bool b_turned, std::int64_t m, std::int64_t n,
+                   std::int64_t k);
+template <class T>
+void product_of_sum(T* y, T* x, T const* z, double weight, T const* b, std::int64_t m, std::int64_t n, std::int64_t k);
+template <class T>
+void rest_and_product(T* rest, T* x, T const* p, T const* own, T const* all, double factor, std::int64_t m,
+                      std::int64_t n, std::int64_t r);
+
+}  // namespace detail
+
+/// Kernels on matrices of few columns. Products are the same bits at every CPU level, so ranks on different machines
+/// may each compute them, and so are orthonormal columns.
 ///
 /// Shapes   matrices are row-major views of two extents.
 /// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
 struct host_low_rank {
+  template <class T>
+  using view = tensor_view<T, host>;
+
   /// y = a b, with a or b transposed if requested; one of the three extents of the product is small.
   ///
   /// Shapes   y (M,N); a (M,K), or (K,M) transposed; b (K,N), or (N,K) transposed.
-  /// Numerics each element is summed in the order of K, in T (float or double).
+  /// Numerics each element is summed in the order of K, in T (float or double); products are rounded.
   template <class T>
-  static void small_product(tensor_view<T, host> y, std::type_identity_t<tensor_view<T const, host>> a, transposed of_a,
-                            std::type_identity_t<tensor_view<T const, host>> b, transposed of_b) {
+  static void small_product(view<T> y, detail::input<T> a, transposed of_a, detail::input<T> b, transposed of_b) {
     auto const [m, n, k] = detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b);
-    T* const to = raw(y);
-    T const* const left = raw(a);
-    T const* right = raw(b);
-    if (of_b == transposed::yes) {
-      thread_local std::vector<T> turned;
-      turned.resize(static_cast<std::size_t>(k * n));
-      for (std::int64_t j = 0; j < n; ++j) {
-        for (std::int64_t l = 0; l < k; ++l) turned[static_cast<std::size_t>(l * n + j)] = right[j * k + l];
-      }
-      right = turned.data();
-    }
-    std::fill(to, to + m * n, T{});
-    if (of_a == transposed::yes) {  // read rows of a and b once each, in order
-      for (std::int64_t l = 0; l < k; ++l) {
-        for (std::int64_t i = 0; i < m; ++i) add_row(to + i * n, left[l * m + i], right + l * n, n);
-      }
-    } else {
-      for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t l = 0; l < k; ++l) add_row(to + i * n, left[i * k + l], right + l * n, n);
-      }
-    }
+    detail::small_product(raw(y), raw(a), of_a == transposed::yes, raw(b), of_b == transposed::yes, m, n, k);
+  }
+  /// x += weight z, then y = x b, in one pass over x and z.
+  ///
+  /// Shapes   y (M,N); x and z (M,K); b (K,N).
+  /// Numerics x has the bits of accumulate, which may depend on the CPU level; y those of small_product.
+  template <class T>
+  static void product_of_sum(view<T> y, view<T> x, detail::input<T> z, double weight, detail::input<T> b) {
+    auto const [m, n, k] = detail::sizes_of_product_of_sum(y.extents(), x.extents(), z.extents(), b.extents());
+    detail::product_of_sum(raw(y), raw(x), raw(z), weight, raw(b), m, n, k);
+  }
+  /// rest = factor (x - p own^T), then x = p all^T, in one pass over x and rest.
+  ///
+  /// Shapes   rest and x (M,N); p (M,R); own and all (N,R).
+  /// Numerics x has the bits of small_product; rest is factor x + (-factor) (p own^T), with the bits of small_product,
+  ///          scale and accumulate.
+  template <class T>
+  static void rest_and_product(view<T> rest, view<T> x, detail::input<T> p, detail::input<T> own, detail::input<T> all,
+                               double factor) {
+    auto const [m, n, r] =
+        detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents());
+    detail::rest_and_product(raw(rest), raw(x), raw(p), raw(own), raw(all), factor, m, n, r);
   }
 
   /// Makes the columns of x orthonormal, starting with the first (Gram-Schmidt, each column made orthogonal twice). A
@@ -28909,15 +28975,735 @@ struct host_low_rank {
       for (std::int64_t i = 0; i < n; ++i) all[i * r + c] = static_cast<T>(own(i) * factor);
     }
   }
-
- private:
-  template <class T>
-  static void add_row(T* to, T factor, T const* from, std::int64_t n) {
-    for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
-  }
 };
 
 }  // namespace trireme::ops
+
+// ---- trireme/ops/host/low_rank.ipp
+namespace trireme::ops::detail {
+
+/// How a matrix is read in products with few columns.
+struct thin_strip {
+  static constexpr std::int64_t rows = 32;     ///< of a matrix that is transposed piece by piece
+  static constexpr std::int64_t depth = 128;   ///< columns of a piece, which fits into the first cache
+  static constexpr std::int64_t summed = 512;  ///< columns that are summed first, which fit into the second cache
+  static constexpr std::int64_t at_once = 16;  ///< rows read side by side: sums are loaded and stored less often
+};
+
+}  // namespace trireme::ops::detail
+
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/low_rank.inl
+// Products with matrices of few columns; included once for each CPU level (see simd.hpp).
+//
+// The lanes of a vector are outputs that lie side by side. An output is summed by itself, in the order of K, and each
+// product is rounded before it is added, so that all levels (and devices) compute the same bits.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
+// (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
+template <int C, int V, class F, class T>
+TRIREME_INLINE void add_products(F (&sums)[std::size_t{C}][std::size_t{V}], T const* rows, std::int64_t stride,
+                                 T const* by, std::int64_t step, std::int64_t across, std::int64_t k, int count) {
+  for (std::int64_t l = 0; l < k; ++l, rows += stride, by += step) {
+    F row[std::size_t{V}];
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) row[v] = F::load(rows + v * F::width, count);
+    TRIREME_UNROLL
+    for (int c = 0; c < C; ++c) {
+      F const number = F::all(by[c * across]);
+      TRIREME_UNROLL
+      for (int v = 0; v < V; ++v) sums[c][v] = sums[c][v] + rounded_product(row[v], number);
+    }
+  }
+}
+template <int C, int V, class F>
+TRIREME_INLINE void clear(F (&sums)[std::size_t{C}][std::size_t{V}]) {
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v] = F::all(0);
+  }
+}
+
+template <int C, int V, class T>
+TRIREME_INLINE void add_some_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
+                                     std::int64_t step, std::int64_t across, std::int64_t k, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v] = F::load(to + c * ld + v * F::width, count);
+  }
+  add_products<C, V>(sums, rows, stride, by, step, across, k, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(to + c * ld + v * F::width, count);
+  }
+}
+template <int V, class T>
+TRIREME_INLINE void add_all_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
+                                    std::int64_t step, std::int64_t across, std::int64_t n, std::int64_t k, int count) {
+  for (; n >= 4; n -= 4, to += 4 * ld, by += 4 * across)
+    add_some_columns<4, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 3) add_some_columns<3, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 2) add_some_columns<2, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 1) add_some_columns<1, V>(to, ld, rows, stride, by, step, across, k, count);
+}
+// to (n, m), whose rows are `ld` apart, += the transpose of rows^T (m, k) times the numbers (k, n).
+template <class T>
+inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by, std::int64_t step,
+                        std::int64_t across, std::int64_t m, std::int64_t n, std::int64_t k) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= m; j += 2 * F::width)
+    add_all_columns<2>(to + j, ld, rows + j, stride, by, step, across, n, k, F::width);
+  for (; j + F::width <= m; j += F::width)
+    add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, F::width);
+  if (j < m) add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, static_cast<int>(m - j));
+}
+
+// to (columns, thin_strip::rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most thin_strip::rows.
+template <class T>
+inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
+  std::int64_t row = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    for (; row + 8 <= rows; row += 8) {
+      T const* const from = x + row * ld;
+      std::int64_t l = 0;
+      for (; l + 4 <= columns; l += 4) {  // 4 columns of rows 0 to 3 and 4 to 7 in the halves of a vector
+        eight<float> of[4];
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          four<float> first, second;
+          std::memcpy(&first, from + i * ld + l, sizeof first);
+          std::memcpy(&second, from + (i + 4) * ld + l, sizeof second);
+          of[i] = __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7);
+        }
+        eight<float> const low = __builtin_shufflevector(of[0], of[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const high = __builtin_shufflevector(of[0], of[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const next_low = __builtin_shufflevector(of[2], of[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const next_high = __builtin_shufflevector(of[2], of[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const turned[4] = {__builtin_shufflevector(low, next_low, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(low, next_low, 2, 3, 10, 11, 6, 7, 14, 15),
+                                        __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * thin_strip::rows + row, &turned[i], sizeof turned[i]);
+      }
+      for (; l < columns; ++l) {
+        for (std::int64_t i = 0; i < 8; ++i) to[l * thin_strip::rows + row + i] = from[l + i * ld];
+      }
+    }
+  }
+  for (; row < rows; ++row) {
+    for (std::int64_t l = 0; l < columns; ++l) to[l * thin_strip::rows + row] = x[row * ld + l];
+  }
+}
+// x += weight z, as accumulate() does.
+template <class T>
+inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
+  using F = lanes_for<T>;
+  F const w = F::all(static_cast<T>(weight));
+  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
+}
+// y (rows, n) = x (rows, k) times the numbers (k, n), for at most thin_strip::rows rows; if z is given, x += weight z
+// before. `sums` (n, thin_strip::rows) and `packed` (thin_strip::depth, thin_strip::rows) are scratch.
+template <class T>
+inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
+                             std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
+  for (std::int64_t i = 0; i < n * thin_strip::rows; ++i) sums[i] = 0;
+  for (std::int64_t l = 0; l < k; l += thin_strip::depth) {
+    auto const depth = k - l < thin_strip::depth ? k - l : thin_strip::depth;
+    if (z != nullptr && l % thin_strip::summed == 0) {
+      auto const columns = k - l < thin_strip::summed ? k - l : thin_strip::summed;
+      for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
+    }
+    pack_strip(packed, x + l, k, rows, depth);
+    add_columns(sums, thin_strip::rows, packed, thin_strip::rows, by + l * step, step, across, rows, n, depth);
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * thin_strip::rows + row];
+  }
+}
+
+// C rows of y (., n) = the numbers (., k) times b (k, n).
+template <int C, int V, class T>
+TRIREME_INLINE void product_of_rows_at(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b,
+                                       std::int64_t n, std::int64_t k, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, b, n, by, step, across, k, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(y + c * n + v * F::width, count);
+  }
+}
+template <int C, class T>
+inline void product_of_rows(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b, std::int64_t n,
+                            std::int64_t k) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= n; j += 2 * F::width)
+    product_of_rows_at<C, 2>(y + j, by, step, across, b + j, n, k, F::width);
+  for (; j + F::width <= n; j += F::width) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, F::width);
+  if (j < n) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, static_cast<int>(n - j));
+}
+
+// Rows of rest = factor (x - p own), and x = p all; p (., r), own and all (r, n).
+template <int C, int V, class T>
+TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
+                                    std::int64_t r, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, own, n, p, 1, r, r, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) {
+      auto const at = c * n + v * F::width;
+      fma(F::all(factor), F::load(x + at, count), F::all(-factor) * sums[c][v]).store(rest + at, count);
+    }
+  }
+  clear<C, V>(sums);
+  add_products<C, V>(sums, all, n, p, 1, r, r, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(x + c * n + v * F::width, count);
+  }
+}
+template <int C, class T>
+inline void rest_of_rows(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
+                         std::int64_t r) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= n; j += 2 * F::width)
+    rest_of_rows_at<C, 2>(rest + j, x + j, p, own + j, all + j, factor, n, r, F::width);
+  for (; j + F::width <= n; j += F::width)
+    rest_of_rows_at<C, 1>(rest + j, x + j, p, own + j, all + j, factor, n, r, F::width);
+  if (j < n) rest_of_rows_at<C, 1>(rest + j, x + j, p, own + j, all + j, factor, n, r, static_cast<int>(n - j));
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/low_rank.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/low_rank.inl
+// Products with matrices of few columns; included once for each CPU level (see simd.hpp).
+//
+// The lanes of a vector are outputs that lie side by side. An output is summed by itself, in the order of K, and each
+// product is rounded before it is added, so that all levels (and devices) compute the same bits.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
+// (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
+template <int C, int V, class F, class T>
+TRIREME_INLINE void add_products(F (&sums)[std::size_t{C}][std::size_t{V}], T const* rows, std::int64_t stride,
+                                 T const* by, std::int64_t step, std::int64_t across, std::int64_t k, int count) {
+  for (std::int64_t l = 0; l < k; ++l, rows += stride, by += step) {
+    F row[std::size_t{V}];
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) row[v] = F::load(rows + v * F::width, count);
+    TRIREME_UNROLL
+    for (int c = 0; c < C; ++c) {
+      F const number = F::all(by[c * across]);
+      TRIREME_UNROLL
+      for (int v = 0; v < V; ++v) sums[c][v] = sums[c][v] + rounded_product(row[v], number);
+    }
+  }
+}
+template <int C, int V, class F>
+TRIREME_INLINE void clear(F (&sums)[std::size_t{C}][std::size_t{V}]) {
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v] = F::all(0);
+  }
+}
+
+template <int C, int V, class T>
+TRIREME_INLINE void add_some_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
+                                     std::int64_t step, std::int64_t across, std::int64_t k, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v] = F::load(to + c * ld + v * F::width, count);
+  }
+  add_products<C, V>(sums, rows, stride, by, step, across, k, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(to + c * ld + v * F::width, count);
+  }
+}
+template <int V, class T>
+TRIREME_INLINE void add_all_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
+                                    std::int64_t step, std::int64_t across, std::int64_t n, std::int64_t k, int count) {
+  for (; n >= 4; n -= 4, to += 4 * ld, by += 4 * across)
+    add_some_columns<4, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 3) add_some_columns<3, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 2) add_some_columns<2, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 1) add_some_columns<1, V>(to, ld, rows, stride, by, step, across, k, count);
+}
+// to (n, m), whose rows are `ld` apart, += the transpose of rows^T (m, k) times the numbers (k, n).
+template <class T>
+inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by, std::int64_t step,
+                        std::int64_t across, std::int64_t m, std::int64_t n, std::int64_t k) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= m; j += 2 * F::width)
+    add_all_columns<2>(to + j, ld, rows + j, stride, by, step, across, n, k, F::width);
+  for (; j + F::width <= m; j += F::width)
+    add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, F::width);
+  if (j < m) add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, static_cast<int>(m - j));
+}
+
+// to (columns, thin_strip::rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most thin_strip::rows.
+template <class T>
+inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
+  std::int64_t row = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    for (; row + 8 <= rows; row += 8) {
+      T const* const from = x + row * ld;
+      std::int64_t l = 0;
+      for (; l + 4 <= columns; l += 4) {  // 4 columns of rows 0 to 3 and 4 to 7 in the halves of a vector
+        eight<float> of[4];
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          four<float> first, second;
+          std::memcpy(&first, from + i * ld + l, sizeof first);
+          std::memcpy(&second, from + (i + 4) * ld + l, sizeof second);
+          of[i] = __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7);
+        }
+        eight<float> const low = __builtin_shufflevector(of[0], of[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const high = __builtin_shufflevector(of[0], of[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const next_low = __builtin_shufflevector(of[2], of[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const next_high = __builtin_shufflevector(of[2], of[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const turned[4] = {__builtin_shufflevector(low, next_low, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(low, next_low, 2, 3, 10, 11, 6, 7, 14, 15),
+                                        __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * thin_strip::rows + row, &turned[i], sizeof turned[i]);
+      }
+      for (; l < columns; ++l) {
+        for (std::int64_t i = 0; i < 8; ++i) to[l * thin_strip::rows + row + i] = from[l + i * ld];
+      }
+    }
+  }
+  for (; row < rows; ++row) {
+    for (std::int64_t l = 0; l < columns; ++l) to[l * thin_strip::rows + row] = x[row * ld + l];
+  }
+}
+// x += weight z, as accumulate() does.
+template <class T>
+inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
+  using F = lanes_for<T>;
+  F const w = F::all(static_cast<T>(weight));
+  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
+}
+// y (rows, n) = x (rows, k) times the numbers (k, n), for at most thin_strip::rows rows; if z is given, x += weight z
+// before. `sums` (n, thin_strip::rows) and `packed` (thin_strip::depth, thin_strip::rows) are scratch.
+template <class T>
+inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
+                             std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
+  for (std::int64_t i = 0; i < n * thin_strip::rows; ++i) sums[i] = 0;
+  for (std::int64_t l = 0; l < k; l += thin_strip::depth) {
+    auto const depth = k - l < thin_strip::depth ? k - l : thin_strip::depth;
+    if (z != nullptr && l % thin_strip::summed == 0) {
+      auto const columns = k - l < thin_strip::summed ? k - l : thin_strip::summed;
+      for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
+    }
+    pack_strip(packed, x + l, k, rows, depth);
+    add_columns(sums, thin_strip::rows, packed, thin_strip::rows, by + l * step, step, across, rows, n, depth);
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * thin_strip::rows + row];
+  }
+}
+
+// C rows of y (., n) = the numbers (., k) times b (k, n).
+template <int C, int V, class T>
+TRIREME_INLINE void product_of_rows_at(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b,
+                                       std::int64_t n, std::int64_t k, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, b, n, by, step, across, k, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(y + c * n + v * F::width, count);
+  }
+}
+template <int C, class T>
+inline void product_of_rows(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b, std::int64_t n,
+                            std::int64_t k) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= n; j += 2 * F::width)
+    product_of_rows_at<C, 2>(y + j, by, step, across, b + j, n, k, F::width);
+  for (; j + F::width <= n; j += F::width) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, F::width);
+  if (j < n) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, static_cast<int>(n - j));
+}
+
+// Rows of rest = factor (x - p own), and x = p all; p (., r), own and all (r, n).
+template <int C, int V, class T>
+TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
+                                    std::int64_t r, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, own, n, p, 1, r, r, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) {
+      auto const at = c * n + v * F::width;
+      fma(F::all(factor), F::load(x + at, count), F::all(-factor) * sums[c][v]).store(rest + at, count);
+    }
+  }
+  clear<C, V>(sums);
+  add_products<C, V>(sums, all, n, p, 1, r, r, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(x + c * n + v * F::width, count);
+  }
+}
+template <int C, class T>
+inline void rest_of_rows(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
+                         std::int64_t r) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= n; j += 2 * F::width)
+    rest_of_rows_at<C, 2>(rest + j, x + j, p, own + j, all + j, factor, n, r, F::width);
+  for (; j + F::width <= n; j += F::width)
+    rest_of_rows_at<C, 1>(rest + j, x + j, p, own + j, all + j, factor, n, r, F::width);
+  if (j < n) rest_of_rows_at<C, 1>(rest + j, x + j, p, own + j, all + j, factor, n, r, static_cast<int>(n - j));
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/low_rank.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/low_rank.inl
+// Products with matrices of few columns; included once for each CPU level (see simd.hpp).
+//
+// The lanes of a vector are outputs that lie side by side. An output is summed by itself, in the order of K, and each
+// product is rounded before it is added, so that all levels (and devices) compute the same bits.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// sums[c][v] += vector v of row l * the number (l, c), for l = 0, 1, ... < k. Rows are `stride` apart; the number
+// (l, c) is by[l * step + c * across]. `count` is the number of valid lanes.
+template <int C, int V, class F, class T>
+TRIREME_INLINE void add_products(F (&sums)[std::size_t{C}][std::size_t{V}], T const* rows, std::int64_t stride,
+                                 T const* by, std::int64_t step, std::int64_t across, std::int64_t k, int count) {
+  for (std::int64_t l = 0; l < k; ++l, rows += stride, by += step) {
+    F row[std::size_t{V}];
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) row[v] = F::load(rows + v * F::width, count);
+    TRIREME_UNROLL
+    for (int c = 0; c < C; ++c) {
+      F const number = F::all(by[c * across]);
+      TRIREME_UNROLL
+      for (int v = 0; v < V; ++v) sums[c][v] = sums[c][v] + rounded_product(row[v], number);
+    }
+  }
+}
+template <int C, int V, class F>
+TRIREME_INLINE void clear(F (&sums)[std::size_t{C}][std::size_t{V}]) {
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v] = F::all(0);
+  }
+}
+
+template <int C, int V, class T>
+TRIREME_INLINE void add_some_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
+                                     std::int64_t step, std::int64_t across, std::int64_t k, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v] = F::load(to + c * ld + v * F::width, count);
+  }
+  add_products<C, V>(sums, rows, stride, by, step, across, k, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(to + c * ld + v * F::width, count);
+  }
+}
+template <int V, class T>
+TRIREME_INLINE void add_all_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by,
+                                    std::int64_t step, std::int64_t across, std::int64_t n, std::int64_t k, int count) {
+  for (; n >= 4; n -= 4, to += 4 * ld, by += 4 * across)
+    add_some_columns<4, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 3) add_some_columns<3, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 2) add_some_columns<2, V>(to, ld, rows, stride, by, step, across, k, count);
+  if (n == 1) add_some_columns<1, V>(to, ld, rows, stride, by, step, across, k, count);
+}
+// to (n, m), whose rows are `ld` apart, += the transpose of rows^T (m, k) times the numbers (k, n).
+template <class T>
+inline void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by, std::int64_t step,
+                        std::int64_t across, std::int64_t m, std::int64_t n, std::int64_t k) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= m; j += 2 * F::width)
+    add_all_columns<2>(to + j, ld, rows + j, stride, by, step, across, n, k, F::width);
+  for (; j + F::width <= m; j += F::width)
+    add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, F::width);
+  if (j < m) add_all_columns<1>(to + j, ld, rows + j, stride, by, step, across, n, k, static_cast<int>(m - j));
+}
+
+// to (columns, thin_strip::rows) = x (rows, columns) transposed; rows of x are `ld` apart, at most thin_strip::rows.
+template <class T>
+inline void pack_strip(T* to, T const* x, std::int64_t ld, std::int64_t rows, std::int64_t columns) {
+  std::int64_t row = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    for (; row + 8 <= rows; row += 8) {
+      T const* const from = x + row * ld;
+      std::int64_t l = 0;
+      for (; l + 4 <= columns; l += 4) {  // 4 columns of rows 0 to 3 and 4 to 7 in the halves of a vector
+        eight<float> of[4];
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          four<float> first, second;
+          std::memcpy(&first, from + i * ld + l, sizeof first);
+          std::memcpy(&second, from + (i + 4) * ld + l, sizeof second);
+          of[i] = __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7);
+        }
+        eight<float> const low = __builtin_shufflevector(of[0], of[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const high = __builtin_shufflevector(of[0], of[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const next_low = __builtin_shufflevector(of[2], of[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        eight<float> const next_high = __builtin_shufflevector(of[2], of[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        eight<float> const turned[4] = {__builtin_shufflevector(low, next_low, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(low, next_low, 2, 3, 10, 11, 6, 7, 14, 15),
+                                        __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13),
+                                        __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15)};
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) std::memcpy(to + (l + i) * thin_strip::rows + row, &turned[i], sizeof turned[i]);
+      }
+      for (; l < columns; ++l) {
+        for (std::int64_t i = 0; i < 8; ++i) to[l * thin_strip::rows + row + i] = from[l + i * ld];
+      }
+    }
+  }
+  for (; row < rows; ++row) {
+    for (std::int64_t l = 0; l < columns; ++l) to[l * thin_strip::rows + row] = x[row * ld + l];
+  }
+}
+// x += weight z, as accumulate() does.
+template <class T>
+inline void add_weighted(T* x, T const* z, std::int64_t n, double weight) {
+  using F = lanes_for<T>;
+  F const w = F::all(static_cast<T>(weight));
+  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(z + i, count), F::load(x + i, count)).store(x + i, count); })
+}
+// y (rows, n) = x (rows, k) times the numbers (k, n), for at most thin_strip::rows rows; if z is given, x += weight z
+// before. `sums` (n, thin_strip::rows) and `packed` (thin_strip::depth, thin_strip::rows) are scratch.
+template <class T>
+inline void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
+                             std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
+  for (std::int64_t i = 0; i < n * thin_strip::rows; ++i) sums[i] = 0;
+  for (std::int64_t l = 0; l < k; l += thin_strip::depth) {
+    auto const depth = k - l < thin_strip::depth ? k - l : thin_strip::depth;
+    if (z != nullptr && l % thin_strip::summed == 0) {
+      auto const columns = k - l < thin_strip::summed ? k - l : thin_strip::summed;
+      for (std::int64_t row = 0; row < rows; ++row) add_weighted(x + row * k + l, z + row * k + l, columns, weight);
+    }
+    pack_strip(packed, x + l, k, rows, depth);
+    add_columns(sums, thin_strip::rows, packed, thin_strip::rows, by + l * step, step, across, rows, n, depth);
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t c = 0; c < n; ++c) y[row * n + c] = sums[c * thin_strip::rows + row];
+  }
+}
+
+// C rows of y (., n) = the numbers (., k) times b (k, n).
+template <int C, int V, class T>
+TRIREME_INLINE void product_of_rows_at(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b,
+                                       std::int64_t n, std::int64_t k, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, b, n, by, step, across, k, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(y + c * n + v * F::width, count);
+  }
+}
+template <int C, class T>
+inline void product_of_rows(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b, std::int64_t n,
+                            std::int64_t k) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= n; j += 2 * F::width)
+    product_of_rows_at<C, 2>(y + j, by, step, across, b + j, n, k, F::width);
+  for (; j + F::width <= n; j += F::width) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, F::width);
+  if (j < n) product_of_rows_at<C, 1>(y + j, by, step, across, b + j, n, k, static_cast<int>(n - j));
+}
+
+// Rows of rest = factor (x - p own), and x = p all; p (., r), own and all (r, n).
+template <int C, int V, class T>
+TRIREME_INLINE void rest_of_rows_at(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
+                                    std::int64_t r, int count) {
+  using F = lanes_for<T>;
+  F sums[std::size_t{C}][std::size_t{V}];
+  clear<C, V>(sums);
+  add_products<C, V>(sums, own, n, p, 1, r, r, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) {
+      auto const at = c * n + v * F::width;
+      fma(F::all(factor), F::load(x + at, count), F::all(-factor) * sums[c][v]).store(rest + at, count);
+    }
+  }
+  clear<C, V>(sums);
+  add_products<C, V>(sums, all, n, p, 1, r, r, count);
+  TRIREME_UNROLL
+  for (int c = 0; c < C; ++c) {
+    TRIREME_UNROLL
+    for (int v = 0; v < V; ++v) sums[c][v].store(x + c * n + v * F::width, count);
+  }
+}
+template <int C, class T>
+inline void rest_of_rows(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n,
+                         std::int64_t r) {
+  using F = lanes_for<T>;
+  std::int64_t j = 0;
+  for (; j + 2 * F::width <= n; j += 2 * F::width)
+    rest_of_rows_at<C, 2>(rest + j, x + j, p, own + j, all + j, factor, n, r, F::width);
+  for (; j + F::width <= n; j += F::width)
+    rest_of_rows_at<C, 1>(rest + j, x + j, p, own + j, all + j, factor, n, r, F::width);
+  if (j < n) rest_of_rows_at<C, 1>(rest + j, x + j, p, own + j, all + j, factor, n, r, static_cast<int>(n - j));
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/low_rank.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops::detail {
+
+template <class T>
+void add_columns(T* to, std::int64_t ld, T const* rows, std::int64_t stride, T const* by, std::int64_t step,
+                 std::int64_t across, std::int64_t m, std::int64_t n, std::int64_t k) {
+  TRIREME_DISPATCH(fits_float<T>, add_columns(to, ld, rows, stride, by, step, across, m, n, k));
+}
+template <class T>
+void product_of_strip(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
+                      std::int64_t rows, std::int64_t n, std::int64_t k, T* sums, T* packed) {
+  TRIREME_DISPATCH(fits_float<T>, product_of_strip(y, x, z, weight, by, step, across, rows, n, k, sums, packed));
+}
+template <int C, class T>
+void product_of_rows(T* y, T const* by, std::int64_t step, std::int64_t across, T const* b, std::int64_t n,
+                     std::int64_t k) {
+  TRIREME_DISPATCH(fits_float<T>, template product_of_rows<C>(y, by, step, across, b, n, k));
+}
+template <int C, class T>
+void rest_of_rows(T* rest, T* x, T const* p, T const* own, T const* all, T factor, std::int64_t n, std::int64_t r) {
+  TRIREME_DISPATCH(fits_float<T>, template rest_of_rows<C>(rest, x, p, own, all, factor, n, r));
+}
+
+// (rows, columns) turned into (columns, rows).
+template <class T>
+void turn(T* to, T const* from, std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) to[j * rows + i] = from[i * columns + j];
+  }
+}
+/// Scratch memory of this thread for `count` numbers.
+template <class T>
+T* low_rank_scratch(std::int64_t count) {
+  thread_local std::vector<T> memory;
+  if (memory.size() < static_cast<std::size_t>(count)) memory.resize(static_cast<std::size_t>(count));
+  return memory.data();
+}
+
+/// y (m, n) = x (m, k) times the numbers (k, n), for few columns n; if z is given, x += weight z before.
+template <class T>
+void narrow_product(T* y, T* x, T const* z, double weight, T const* by, std::int64_t step, std::int64_t across,
+                    std::int64_t m, std::int64_t n, std::int64_t k) {
+  T* const sums = low_rank_scratch<T>((n + thin_strip::depth) * thin_strip::rows);
+  for (std::int64_t i = 0; i < m; i += thin_strip::rows) {
+    auto const rows = std::min(thin_strip::rows, m - i);
+    product_of_strip(y + i * n, x + i * k, z == nullptr ? z : z + i * k, weight, by, step, across, rows, n, k, sums,
+                     sums + n * thin_strip::rows);
+  }
+}
+
+template <class T>
+void small_product(T* y, T const* a, bool a_turned, T const* b, bool b_turned, std::int64_t m, std::int64_t n,
+                   std::int64_t k) {
+  std::int64_t const step = b_turned ? 1 : n;
+  std::int64_t const across = b_turned ? k : 1;
+  if (a_turned && n <= m) {  // a row of a has neighbouring outputs
+    T* const sums = low_rank_scratch<T>(n * m);
+    std::fill(sums, sums + n * m, T{});
+    for (std::int64_t l = 0; l < k; l += thin_strip::at_once)
+      add_columns(sums, m, a + l * m, m, b + l * step, step, across, m, n, std::min(thin_strip::at_once, k - l));
+    turn(y, sums, n, m);
+    return;
+  }
+  if (!a_turned && n < thin_strip::rows / 2) {
+    // Without z it only reads a.
+    narrow_product(y, const_cast<T*>(a), static_cast<T const*>(nullptr), 0, b, step, across, m, n, k);
+    return;
+  }
+  T const* right = b;
+  if (b_turned) {
+    T* const turned = low_rank_scratch<T>(k * n);
+    turn(turned, b, n, k);
+    right = turned;
+  }
+  std::int64_t const down = a_turned ? 1 : k;
+  std::int64_t const along = a_turned ? m : 1;
+  std::int64_t i = 0;
+  for (; i + 4 <= m; i += 4) product_of_rows<4>(y + i * n, a + i * down, along, down, right, n, k);
+  for (; i < m; ++i) product_of_rows<1>(y + i * n, a + i * down, along, down, right, n, k);
+}
+
+template <class T>
+void product_of_sum(T* y, T* x, T const* z, double weight, T const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
+  narrow_product(y, x, z, weight, b, n, std::int64_t{1}, m, n, k);
+}
+
+template <class T>
+void rest_and_product(T* rest, T* x, T const* p, T const* own, T const* all, double factor, std::int64_t m,
+                      std::int64_t n, std::int64_t r) {
+  T* const turned = low_rank_scratch<T>(2 * n * r);
+  turn(turned, own, n, r);
+  turn(turned + n * r, all, n, r);
+  T const by = static_cast<T>(factor);
+  std::int64_t i = 0;
+  for (; i + 4 <= m; i += 4) rest_of_rows<4>(rest + i * n, x + i * n, p + i * r, turned, turned + n * r, by, n, r);
+  for (; i < m; ++i) rest_of_rows<1>(rest + i * n, x + i * n, p + i * r, turned, turned + n * r, by, n, r);
+}
+
+}  // namespace trireme::ops::detail
 
 // ---- trireme/ops/host/products.hpp
 namespace trireme::ops {
@@ -31239,6 +32025,17 @@ struct phantom_low_rank {
   static void small_product(tensor_view<T, Space> y, input<T> a, transposed of_a, input<T> b, transposed of_b) {
     note_kernel<Space>("small_product", y, a, b);
     static_cast<void>(detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b));
+  }
+  template <class T>
+  static void product_of_sum(tensor_view<T, Space> y, tensor_view<T, Space> x, input<T> z, double, input<T> b) {
+    note_kernel<Space>("product_of_sum", y, x, z, b);
+    static_cast<void>(detail::sizes_of_product_of_sum(y.extents(), x.extents(), z.extents(), b.extents()));
+  }
+  template <class T>
+  static void rest_and_product(tensor_view<T, Space> rest, tensor_view<T, Space> x, input<T> p, input<T> own,
+                               input<T> all, double) {
+    note_kernel<Space>("rest_and_product", rest, x, p, own, all);
+    static_cast<void>(detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents()));
   }
   template <class T>
   static void orthonormalise(tensor_view<T, Space> x) {

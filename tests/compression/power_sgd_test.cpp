@@ -14,6 +14,7 @@
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "compressed_training.hpp"
+#include "trireme/train/make_exchange.hpp"
 
 using namespace trireme;
 using compression::power_sgd;

@@ -1,12 +1,15 @@
 #include "trireme/ops/host/low_rank.hpp"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
 
 #include "../catch.hpp"
+#include "support.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/ops/ops.hpp"
 
@@ -47,6 +50,39 @@ double worst_product(std::int64_t m, std::int64_t n, std::int64_t k, transposed 
   return worst;
 }
 
+/// The product of a and b, either transposed, as small_product promises it: in the order of K, every product and every
+/// sum rounded to T. (For float double is exact enough that each is rounded only once.)
+template <class T>
+matrix<T> product_in_order(matrix<T> a, transposed of_a, matrix<T> b, transposed of_b) {
+  bool const a_turned = of_a == transposed::yes, b_turned = of_b == transposed::yes;
+  matrix<T> y(a_turned ? a.columns : a.rows, b_turned ? b.rows : b.columns);
+  for (std::int64_t i = 0; i < y.rows; ++i) {
+    for (std::int64_t j = 0; j < y.columns; ++j) {
+      for (std::int64_t l = 0; l < (a_turned ? a.rows : a.columns); ++l) {
+        auto const left = static_cast<double>(a_turned ? a(l, i) : a(i, l));
+        auto const right = static_cast<double>(b_turned ? b(j, l) : b(l, j));
+        T const volatile product = static_cast<T>(left * right);
+        y(i, j) = static_cast<T>(static_cast<double>(y(i, j)) + static_cast<double>(product));
+      }
+    }
+  }
+  return y;
+}
+template <class T>
+bool same_bits(matrix<T> const& a, matrix<T> const& b) {
+  return a.values.empty() || std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(T)) == 0;
+}
+
+/// Extents (m, n, k) with a small one: whole vectors and what is left of them at every CPU level, strips and pieces of
+/// transposed matrices, ranks that are not a multiple of 4, and empty ones.
+std::vector<std::array<std::int64_t, 3>> few_columns() {
+  std::vector<std::array<std::int64_t, 3>> all{{0, 3, 4},    {3, 0, 4},    {3, 4, 0},    {1, 1, 1},     {70, 4, 300},
+                                               {32, 8, 128}, {33, 1, 129}, {40, 16, 31}, {40, 20, 257}, {9, 5, 513}};
+  for (std::int64_t const rank : {1, 2, 3, 4, 5, 8, 9})
+    for (std::int64_t const other : {7, 15, 47}) all.push_back({other, rank, 2 * other + 1});
+  return all;
+}
+
 /// How far the columns are from orthonormal.
 template <class T>
 double not_orthonormal(matrix<T>& x) {
@@ -75,6 +111,59 @@ TEMPLATE_TEST_CASE("small_product is the product of either matrix or its transpo
   matrix<TestType> a(3, 4), b(5, 2), y(3, 2);
   CHECK_THROWS_WITH(ops::on<host>::small_product(y.view(), a.view(), transposed::no, b.view(), transposed::no),
                     "trireme::ops::small_product: (3, 2) is not the shape of (3, 4) times (5, 2)");
+}
+
+TEMPLATE_TEST_CASE("products with few columns are summed in the order of K, with the same bits at every CPU level",
+                   "[ops]", float, double) {
+  using T = TestType;
+  at_each_level([] {
+    for (auto const& [m, n, k] : few_columns()) {
+      CAPTURE(ops::name_of(ops::detected()), m, n, k);
+      for (auto const of_a : {transposed::no, transposed::yes}) {
+        for (auto const of_b : {transposed::no, transposed::yes}) {
+          CAPTURE(of_a, of_b);
+          matrix<T> a(of_a == transposed::yes ? k : m, of_a == transposed::yes ? m : k, 1);
+          matrix<T> b(of_b == transposed::yes ? n : k, of_b == transposed::yes ? k : n, 2);
+          matrix<T> y(m, n, 3);
+          ops::on<host>::small_product(y.view(), a.view(), of_a, b.view(), of_b);
+          CHECK(same_bits(y, product_in_order(a, of_a, b, of_b)));
+        }
+      }
+      // The sum of a product, and the rest of one, with the bits of the kernels that they are made of.
+      matrix<T> x(m, k, 4), z(m, k, 5), b(k, n, 6), y(m, n, 7);
+      auto sum = x;
+      ops::on<host>::accumulate(sum.view(), z.view(), 0.7);
+      ops::on<host>::product_of_sum(y.view(), x.view(), z.view(), 0.7, b.view());
+      CHECK(same_bits(x, sum));
+      CHECK(same_bits(y, product_in_order(sum, transposed::no, b, transposed::no)));
+
+      matrix<T> p(m, n, 8), own(k, n, 9), all(k, n, 10), rest(m, k, 11);
+      auto expected = product_in_order(p, transposed::no, own, transposed::yes);
+      ops::on<host>::scale(expected.view(), -0.3);
+      ops::on<host>::accumulate(expected.view(), x.view(), 0.3);
+      ops::on<host>::rest_and_product(rest.view(), x.view(), p.view(), own.view(), all.view(), 0.3);
+      CHECK(same_bits(rest, expected));
+      CHECK(same_bits(x, product_in_order(p, transposed::no, all, transposed::yes)));
+    }
+  });
+  matrix<T> x(3, 4), z(4, 3), b(4, 2), y(3, 2);
+  CHECK_THROWS_WITH(ops::on<host>::product_of_sum(y.view(), x.view(), z.view(), 1, b.view()),
+                    "trireme::ops::product_of_sum: (3, 2) is not the shape of (3, 4) plus (4, 3), times (4, 2)");
+  CHECK_THROWS_WITH(ops::on<host>::rest_and_product(x.view(), x.view(), y.view(), b.view(), y.view(), 1),
+                    "trireme::ops::rest_and_product: (3, 4) and (3, 4) are not both the shape of (3, 2) times (4, 2) "
+                    "transposed and (3, 2) transposed");
+}
+
+TEMPLATE_TEST_CASE("a product with few columns passes NaN and infinity on to their row or column only", "[ops]", float,
+                   double) {
+  using T = TestType;
+  matrix<T> a(37, 50, 1), b(50, 4, 2), y(37, 4);
+  a(5, 3) = std::numeric_limits<T>::quiet_NaN();
+  a(36, 49) = std::numeric_limits<T>::infinity();
+  ops::on<host>::small_product(y.view(), a.view(), transposed::no, b.view(), transposed::no);
+  for (std::int64_t i = 0; i < 37; ++i) {
+    for (std::int64_t j = 0; j < 4; ++j) CHECK(std::isfinite(y(i, j)) == (i != 5 && i != 36));
+  }
 }
 
 TEMPLATE_TEST_CASE("orthonormalise makes columns orthonormal and keeps what they span", "[ops]", float, double) {

@@ -25,7 +25,7 @@ namespace trireme::compression {
 ///          it is sent uncompressed, in the round of the P's, and so are tensors of one dimension or tied between
 ///          stages.
 /// Bytes    two all-reduces per bucket, of `rank` (n + m) numbers per matrix. Kept: two residuals of the gradient's
-///          size, and Q.
+///          size, and two Q's.
 /// Ranks    each rank has its own residual; Q is the same on all of them. A single rank compresses, too.
 /// Numerics lossy and biased, but if the sum of the gradients has no higher rank, the result is exact up to rounding.
 ///          All ranks compute the same bits, also on different CPUs.
@@ -73,7 +73,7 @@ struct power_sgd {
       sent_p_ = message_tensor<element, space>(world, shape{p_size});
       sent_q_ = message_tensor<element, space>(world, shape{q_size});
       for (auto* const each : {&residual_, &next_}) *each = numbers(shape{all});
-      q_ = numbers(shape{q_size});
+      for (auto* const each : {&q_, &own_q_}) *each = numbers(shape{q_size});
       kernels::fill(residual_.view(), 0.0);
       for (auto const& [info, q_info, whole, p, q] : matrices_)
         kernels::initialise(q.of(q_), {initial::distribution::normal, 1.0}, 0, hash_name("power_sgd_q/" + info->name));
@@ -82,10 +82,9 @@ struct power_sgd {
     void begin(view gradient, double scale) {
       gradient_ = gradient;
       scale_ = scale;
-      for (auto const& [info, q_info, whole, p, q] : matrices_) {
-        kernels::accumulate(whole.in(gradient), constant(whole.of(residual_)), scale);
-        kernels::small_product(p.of(sent_p_), constant(whole.in(gradient)), no, constant(q.of(q_)), no);
-      }
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::product_of_sum(p.of(sent_p_), whole.in(gradient), constant(whole.of(residual_)), scale,
+                                constant(q.of(q_)));
       for (auto const& each : plain_) kernels::copy(each.of(sent_p_), constant(each.in(gradient)));
       rounds_left_ = matrices_.empty() ? 1 : 2;
       pending_.emplace(world_.all_reduce_async(sent_p_.view(), reduction::sum{}));
@@ -99,8 +98,10 @@ struct power_sgd {
         begin_second();
         return false;
       }
+      // A rank does not send this part of its own gradient: M - P (M^T P)^T.
       for (auto const& [info, q_info, whole, p, q] : matrices_)
-        kernels::small_product(whole.in(gradient_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+        kernels::rest_and_product(whole.of(next_), whole.in(gradient_), constant(p.of(sent_p_)), constant(q.of(own_q_)),
+                                  constant(q.of(sent_q_)), 1 / scale_);
       for (auto const& each : plain_) kernels::copy(each.in(gradient_), constant(each.of(sent_p_)));
       return true;
     }
@@ -120,7 +121,7 @@ struct power_sgd {
     }
     [[nodiscard]] std::int64_t bytes() const {
       std::size_t sum = 0;
-      for (auto const* const each : {&sent_p_, &sent_q_, &q_, &residual_, &next_}) sum += each->view().bytes();
+      for (auto const* const each : {&sent_p_, &sent_q_, &own_q_, &q_, &residual_, &next_}) sum += each->view().bytes();
       return static_cast<std::int64_t>(sum);
     }
 
@@ -140,16 +141,12 @@ struct power_sgd {
       parameter_info q_info;
       part whole, p, q;
     };
-    // The part of its own gradient that a rank does not send: M - P (M^T P)^T.
     void begin_second() {
       for (auto const& [info, q_info, whole, p, q] : matrices_) {
         kernels::orthonormalise(p.of(sent_p_));
         kernels::small_product(q.of(sent_q_), constant(whole.in(gradient_)), yes, constant(p.of(sent_p_)), no);
-        kernels::small_product(whole.of(next_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
       }
-      kernels::scale(next_.view(), -1 / scale_);
-      for (auto const& it : matrices_)
-        kernels::accumulate(it.whole.of(next_), constant(it.whole.in(gradient_)), 1 / scale_);
+      kernels::copy(own_q_.view(), constant(sent_q_.view()));
       pending_.emplace(world_.all_reduce_async(sent_q_.view(), reduction::sum{}));
     }
 
@@ -157,6 +154,7 @@ struct power_sgd {
     std::vector<matrix> matrices_;
     std::vector<part> plain_;
     numbers sent_p_, sent_q_;  // uncompressed tensors are stored with the P's
+    numbers own_q_;            // this rank's part of the sum of Q's
     numbers q_;                // the start of the next step
     numbers residual_, next_;  // not sent yet; the same if the step is taken
     view gradient_;

@@ -27,6 +27,28 @@ struct product_sizes {
           });
   return sizes;
 }
+/// The extents of y (m, n) = (x + z) (m, k) b (k, n).
+[[nodiscard]] inline product_sizes sizes_of_product_of_sum(shape const& y, shape const& x, shape const& z,
+                                                           shape const& b) {
+  bool const matrices = y.rank() == 2 && x.rank() == 2 && b.rank() == 2;
+  expects(assertion_level::light, matrices && z == x && y[0] == x[0] && y[1] == b[1] && x[1] == b[0], [&] {
+    return text("trireme::ops::product_of_sum: ", to_string(y), " is not the shape of ", to_string(x), " plus ",
+                to_string(z), ", times ", to_string(b));
+  });
+  return {y[0], y[1], x[1]};
+}
+/// The extents of rest and x (m, n) = p (m, k) times own or all (n, k) transposed.
+[[nodiscard]] inline product_sizes sizes_of_rest(shape const& rest, shape const& x, shape const& p, shape const& own,
+                                                 shape const& all) {
+  bool const matrices = x.rank() == 2 && p.rank() == 2 && own.rank() == 2;
+  expects(assertion_level::light,
+          matrices && rest == x && all == own && x[0] == p[0] && x[1] == own[0] && p[1] == own[1], [&] {
+            return text("trireme::ops::rest_and_product: ", to_string(rest), " and ", to_string(x),
+                        " are not both the shape of ", to_string(p), " times ", to_string(own), " transposed and ",
+                        to_string(all), " transposed");
+          });
+  return {x[0], x[1], p[1]};
+}
 inline void expect_columns(shape const& x) {
   expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
     return text("trireme::ops::orthonormalise: ", to_string(x),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "../../catch.hpp"
@@ -65,6 +66,30 @@ double error_of_columns(std::vector<T> const& x, std::size_t n, std::size_t r) {
   }
   return most;
 }
+/// A product of a sum of matrices (m, n), and the rest of a product of rank r, beside the host's.
+template <class T>
+void compare_sum_and_rest(std::int64_t m, std::int64_t n, std::int64_t r) {
+  CAPTURE(m, n, r, sizeof(T));
+  double const rounding = sizeof(T) == 4 ? 1e-5 : 1e-6;  // of accumulate and scale; products have the host's bits
+  auto x = numbers<T>(m * n, 1), y = numbers<T>(m * r, 2), rest = numbers<T>(m * n, 3);
+  auto const z = numbers<T>(m * n, 4), own = numbers<T>(n * r, 5), all = numbers<T>(n * r, 6);
+  there<T> const dx(x), dy(y), d_rest(rest), dz(z), d_own(own), d_all(all);
+  auto const of = [](auto& values, std::int64_t rows, std::int64_t columns) {
+    using element = std::remove_pointer_t<decltype(values.data())>;
+    return tensor_view<element>(values).reshaped({rows, columns});
+  };
+  kernels::product_of_sum(dy.view().reshaped({m, r}), dx.view().reshaped({m, n}), dz.constant().reshaped({m, n}), 0.5,
+                          d_own.constant().reshaped({n, r}));
+  ops::host_low_rank::product_of_sum(of(y, m, r), of(x, m, n), of(z, m, n), 0.5, of(own, n, r));
+  CHECK(difference(dx.back(), x) <= rounding);
+  CHECK(difference(dy.back(), y) <= rounding * static_cast<double>(n));
+  kernels::rest_and_product(d_rest.view().reshaped({m, n}), dx.view().reshaped({m, n}), dy.constant().reshaped({m, r}),
+                            d_own.constant().reshaped({n, r}), d_all.constant().reshaped({n, r}), 0.25);
+  ops::host_low_rank::rest_and_product(of(rest, m, n), of(x, m, n), of(y, m, r), of(own, n, r), of(all, n, r), 0.25);
+  double const more = rounding * static_cast<double>(n * r);
+  CHECK(difference(d_rest.back(), rest) <= more);
+  CHECK(difference(dx.back(), x) <= more);
+}
 template <class T>
 void compare_columns(std::vector<T> x, std::int64_t n, std::int64_t r) {
   CAPTURE(n, r, sizeof(T));
@@ -96,6 +121,14 @@ TEMPLATE_TEST_CASE("small products in CUDA memory are the host's", "[low_rank]",
   compare_product<TestType>(3072, 4, 768, 0);
   compare_product<TestType>(3072, 768, 4, 0);
 #endif
+}
+
+TEMPLATE_TEST_CASE("a product of a sum and the rest of a product in CUDA memory are the host's", "[low_rank]", float,
+                   double) {
+  compare_sum_and_rest<TestType>(40, 33, 4);
+  compare_sum_and_rest<TestType>(7, 65, 1);
+  compare_sum_and_rest<TestType>(66, 9, 9);
+  compare_sum_and_rest<TestType>(0, 3, 2);
 }
 
 TEMPLATE_TEST_CASE("columns in CUDA memory become orthonormal", "[low_rank]", float, double) {

@@ -6,6 +6,7 @@
 
 #include "trireme/core/cuda_space.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/ops/cuda/elements.hpp"
 #include "trireme/ops/cuda/low_rank_launch.hpp"
 #include "trireme/ops/cuda/queue.hpp"
 #include "trireme/ops/low_rank_shapes.hpp"
@@ -30,6 +31,34 @@ struct cuda_low_rank {
     detail::expect_cuda("small_product",
                         cuda_kernels::small_product(cuda::stream(), dtype_of<T>, raw(y), raw(a),
                                                     of_a == transposed::yes, raw(b), of_b == transposed::yes, m, n, k));
+  }
+
+  /// x += weight z, then y = x b.
+  ///
+  /// Shapes   y (M,N); x and z (M,K); b (K,N).
+  template <class T>
+  requires std::is_floating_point_v<T>
+  static void product_of_sum(tensor_view<T, cuda> y, tensor_view<T, cuda> x,
+                             std::type_identity_t<tensor_view<T const, cuda>> z, double weight,
+                             std::type_identity_t<tensor_view<T const, cuda>> b) {
+    static_cast<void>(detail::sizes_of_product_of_sum(y.extents(), x.extents(), z.extents(), b.extents()));
+    cuda_elements::accumulate(x, z, weight);
+    small_product(y, x, transposed::no, b, transposed::no);
+  }
+  /// rest = factor (x - p own^T), then x = p all^T.
+  ///
+  /// Shapes   rest and x (M,N); p (M,R); own and all (N,R).
+  template <class T>
+  requires std::is_floating_point_v<T>
+  static void rest_and_product(tensor_view<T, cuda> rest, tensor_view<T, cuda> x,
+                               std::type_identity_t<tensor_view<T const, cuda>> p,
+                               std::type_identity_t<tensor_view<T const, cuda>> own,
+                               std::type_identity_t<tensor_view<T const, cuda>> all, double factor) {
+    static_cast<void>(detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents()));
+    small_product(rest, p, transposed::no, own, transposed::yes);
+    cuda_elements::scale(rest, -factor);
+    cuda_elements::accumulate(rest, x, factor);
+    small_product(x, p, transposed::no, all, transposed::yes);
   }
 
   /// Makes the columns of x orthonormal, starting with the first (Gram-Schmidt, each column made orthogonal twice). A

@@ -13,41 +13,57 @@
 
 namespace trireme::ops {
 
-/// Kernels on matrices of few columns. Results are the same bits at every CPU level, so ranks on different machines may
-/// each compute them.
+namespace detail {
+
+template <class T>
+void small_product(T* y, T const* a, bool a_turned, T const* b, bool b_turned, std::int64_t m, std::int64_t n,
+                   std::int64_t k);
+template <class T>
+void product_of_sum(T* y, T* x, T const* z, double weight, T const* b, std::int64_t m, std::int64_t n, std::int64_t k);
+template <class T>
+void rest_and_product(T* rest, T* x, T const* p, T const* own, T const* all, double factor, std::int64_t m,
+                      std::int64_t n, std::int64_t r);
+
+}  // namespace detail
+
+/// Kernels on matrices of few columns. Products are the same bits at every CPU level, so ranks on different machines
+/// may each compute them, and so are orthonormal columns.
 ///
 /// Shapes   matrices are row-major views of two extents.
 /// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
 struct host_low_rank {
+  template <class T>
+  using view = tensor_view<T, host>;
+
   /// y = a b, with a or b transposed if requested; one of the three extents of the product is small.
   ///
   /// Shapes   y (M,N); a (M,K), or (K,M) transposed; b (K,N), or (N,K) transposed.
-  /// Numerics each element is summed in the order of K, in T (float or double).
+  /// Numerics each element is summed in the order of K, in T (float or double); products are rounded.
   template <class T>
-  static void small_product(tensor_view<T, host> y, std::type_identity_t<tensor_view<T const, host>> a, transposed of_a,
-                            std::type_identity_t<tensor_view<T const, host>> b, transposed of_b) {
+  static void small_product(view<T> y, detail::input<T> a, transposed of_a, detail::input<T> b, transposed of_b) {
     auto const [m, n, k] = detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b);
-    T* const to = raw(y);
-    T const* const left = raw(a);
-    T const* right = raw(b);
-    if (of_b == transposed::yes) {
-      thread_local std::vector<T> turned;
-      turned.resize(static_cast<std::size_t>(k * n));
-      for (std::int64_t j = 0; j < n; ++j) {
-        for (std::int64_t l = 0; l < k; ++l) turned[static_cast<std::size_t>(l * n + j)] = right[j * k + l];
-      }
-      right = turned.data();
-    }
-    std::fill(to, to + m * n, T{});
-    if (of_a == transposed::yes) {  // read rows of a and b once each, in order
-      for (std::int64_t l = 0; l < k; ++l) {
-        for (std::int64_t i = 0; i < m; ++i) add_row(to + i * n, left[l * m + i], right + l * n, n);
-      }
-    } else {
-      for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t l = 0; l < k; ++l) add_row(to + i * n, left[i * k + l], right + l * n, n);
-      }
-    }
+    detail::small_product(raw(y), raw(a), of_a == transposed::yes, raw(b), of_b == transposed::yes, m, n, k);
+  }
+  /// x += weight z, then y = x b, in one pass over x and z.
+  ///
+  /// Shapes   y (M,N); x and z (M,K); b (K,N).
+  /// Numerics x has the bits of accumulate, which may depend on the CPU level; y those of small_product.
+  template <class T>
+  static void product_of_sum(view<T> y, view<T> x, detail::input<T> z, double weight, detail::input<T> b) {
+    auto const [m, n, k] = detail::sizes_of_product_of_sum(y.extents(), x.extents(), z.extents(), b.extents());
+    detail::product_of_sum(raw(y), raw(x), raw(z), weight, raw(b), m, n, k);
+  }
+  /// rest = factor (x - p own^T), then x = p all^T, in one pass over x and rest.
+  ///
+  /// Shapes   rest and x (M,N); p (M,R); own and all (N,R).
+  /// Numerics x has the bits of small_product; rest is factor x + (-factor) (p own^T), with the bits of small_product,
+  ///          scale and accumulate.
+  template <class T>
+  static void rest_and_product(view<T> rest, view<T> x, detail::input<T> p, detail::input<T> own, detail::input<T> all,
+                               double factor) {
+    auto const [m, n, r] =
+        detail::sizes_of_rest(rest.extents(), x.extents(), p.extents(), own.extents(), all.extents());
+    detail::rest_and_product(raw(rest), raw(x), raw(p), raw(own), raw(all), factor, m, n, r);
   }
 
   /// Makes the columns of x orthonormal, starting with the first (Gram-Schmidt, each column made orthogonal twice). A
@@ -95,12 +111,10 @@ struct host_low_rank {
       for (std::int64_t i = 0; i < n; ++i) all[i * r + c] = static_cast<T>(own(i) * factor);
     }
   }
-
- private:
-  template <class T>
-  static void add_row(T* to, T factor, T const* from, std::int64_t n) {
-    for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
-  }
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/low_rank.ipp"
+#endif

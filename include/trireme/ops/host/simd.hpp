@@ -19,7 +19,9 @@
 // region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
 //
 // A multiplication followed by an addition is written as fma(): otherwise the compiler's contraction could differ
-// between the body of a loop and its tail, and an element's result would depend on where a slice begins.
+// between the body of a loop and its tail, and an element's result would depend on where a slice begins. Where all
+// levels have to compute the same bits, it is a sum with rounded_product(), whose empty assembly hides the product from
+// contraction.
 #define TRIREME_INLINE inline __attribute__((always_inline))
 
 #if TRIREME_X86
@@ -75,16 +77,19 @@ TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast
 
 namespace trireme::ops::detail {
 
-/// The compiler's generic vectors, of 64 bytes and of 8 elements, which it splits for each level: for integers.
+/// The compiler's generic vectors, of 64 bytes and of 8 or 4 elements, which it splits for each level: for integers.
 template <class T>
 struct vectors_of {
   typedef T wide __attribute__((vector_size(64)));
   typedef T eight __attribute__((vector_size(8 * sizeof(T))));
+  typedef T four __attribute__((vector_size(4 * sizeof(T))));
 };
 template <class T>
 using wide = typename vectors_of<T>::wide;
 template <class T>
 using eight = typename vectors_of<T>::eight;
+template <class T>
+using four = typename vectors_of<T>::four;
 
 /// One lane of Real.
 template <class Real>
@@ -124,6 +129,17 @@ struct lane {
 #else
     return {a.v * b.v + c.v};
 #endif
+  }
+  friend lane rounded_product(lane a, lane b) {
+    lane product = a * b;
+#if TRIREME_X86
+    asm("" : "+x"(product.v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(product.v));
+#else
+    asm("" : "+m"(product.v));
+#endif
+    return product;
   }
   friend lane max(lane a, lane b) { return {a.v > b.v ? a.v : b.v}; }
   friend lane min(lane a, lane b) { return {a.v < b.v ? a.v : b.v}; }
@@ -213,6 +229,11 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm256_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm256_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm256_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE lanes rounded_product(lanes a, lanes b) {
+  lanes product = a * b;
+  asm("" : "+x"(product.v));
+  return product;
+}
 // The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm256_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm256_min_ps(a.v, b.v)}; }
@@ -306,6 +327,11 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm512_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE lanes rounded_product(lanes a, lanes b) {
+  lanes product = a * b;
+  asm("" : "+v"(product.v));
+  return product;
+}
 // The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }

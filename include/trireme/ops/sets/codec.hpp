@@ -14,6 +14,8 @@ namespace trireme::ops {
 //   scatter(y, indices, values, add)       y[indices[i]] = or += values[i], in order
 //   small_product(y, a, transposed, b, transposed)   y = a b, one of whose three extents is small; each element summed
 //                                          in order, the same bits on every machine
+//   product_of_sum(y, x, z, weight, b)     x += weight z, then y = x b
+//   rest_and_product(rest, x, p, own, all, factor)   rest = factor (x - p own^T), then x = p all^T
 //   orthonormalise(x)                      makes the columns of x (n, r) orthonormal, starting with the first
 //   encode_codes(scales, codes, x, form, rounding)   numbers of few bits, with a scale a block (ops/codes.hpp)
 //   decode_codes(y, scales, codes, form, add)        y = or += those numbers
@@ -41,6 +43,8 @@ concept selects = requires(typename V::y y, typename V::x x, typename V::indices
 template <class K, class V>
 concept multiplies_small = requires(typename V::y y, typename V::x x) {
   K::small_product(y, x, transposed::no, x, transposed::yes);
+  K::product_of_sum(y, y, x, 1.0, x);
+  K::rest_and_product(y, y, x, x, x, 1.0);
   K::orthonormalise(y);
 };
 template <class K, class V>
