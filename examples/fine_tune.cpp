@@ -42,6 +42,21 @@ using namespace trireme;
 
 namespace {
 
+constexpr char const* usage =
+    R"(fine_tune --from DIR [--to DIR] [--data FILE] [--text NAME] [--second NAME] [--label NAME] [--most N]
+          [--length N] [--epochs N] [--batch N] [--rate R] [--ranks N]
+
+Trains a BERT to classify texts, or pairs of them, and prints the results on a fifth of them that is held out.
+
+  --from DIR      a model: config.json, model.safetensors and tokenizer.json; -: a tiny one, and texts for it
+  --to DIR        where the trained model is written
+  --data FILE     JSON lines (.jsonl), a table of commas (.csv) or of tabs (verse_pairs.tsv)
+  --text, --second, --label NAME    their keys or columns (the usual ones)
+  --most N        texts that are used (0: all)
+  --length N      tokens of a text that are used (64)
+  --epochs N, --batch N, --rate R, --ranks N    3 passes, 32 texts a step, a learning rate of 5e-5, 2 threads
+)";
+
 using options = std::map<std::string, std::string, std::less<>>;
 
 template <class Number>
@@ -72,15 +87,21 @@ std::int32_t special(formats::tokenizer const& words, std::string_view token) {
   throw config_error(text("the tokenizer has no ", token));
 }
 
-/// Makes rows of texts; every fifth one is held out.
-void encode(std::vector<labelled_text> const& texts, std::vector<std::string> const& labels,
+/// Makes rows of the texts of a file; every fifth one is held out.
+void encode(std::string const& file, std::vector<labelled_text> const& texts, std::vector<std::string> const& labels,
             formats::tokenizer const& words, nn::bert const& model, rows& train, rows& held_out) {
   auto const begin = special(words, "[CLS]");
   formats::word_memory known;
+  auto const tokens_of = [&](labelled_text const& from, std::string const& part) {
+    try {
+      return words.encode(part, known, formats::special_tokens::without);
+    } catch (error const& problem) {
+      throw config_error(text(file, ": record ", from.record, ": ", problem.what()));
+    }
+  };
   for (std::size_t n = 0; n < texts.size(); ++n) {
     auto& to = n % 5 == 4 ? held_out : train;
-    auto a = words.encode(texts[n].first, known, formats::special_tokens::without);
-    auto b = words.encode(texts[n].second, known, formats::special_tokens::without);
+    auto a = tokens_of(texts[n], texts[n].first), b = tokens_of(texts[n], texts[n].second);
     auto const length = static_cast<std::size_t>(to.length);
     std::size_t const marks = b.empty() ? 2 : 3;
     while (a.size() + b.size() + marks > length) (a.size() > b.size() ? a : b).pop_back();
@@ -153,7 +174,7 @@ int run(options given) {
                             words.vocabulary(), " words of the tokenizer at most its ", model.vocabulary));
   }
   rows train{length, {}, {}}, held_out{length, {}, {}};
-  encode(texts, labels, words, model, train, held_out);
+  encode(file, texts, labels, words, model, train, held_out);
   auto const each = train.count() / batch, steps = epochs * each;
   if (steps == 0 || held_out.count() == 0) throw config_error(text("no epochs, or ", file, " has no batch of ", batch));
   fmt::print("{} texts of {} classes, {} more are held out; the classifier {}\n", train.count(), classes,
@@ -189,6 +210,10 @@ int run(options given) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (std::find(arguments + 1, arguments + count, std::string_view("--help")) != arguments + count) {
+    std::fputs(usage, stdout);
+    return 0;
+  }
   try {
     options given{{"--from", ""},     {"--data", "verse_pairs.tsv"},
                   {"--to", ""},       {"--epochs", "3"},
@@ -200,10 +225,11 @@ int main(int count, char** arguments) {
       std::string_view const name = arguments[i];
       auto const option = given.find(name == "--pairs" ? "--data" : name);
       if (option == given.end() || i + 1 == count)
-        throw config_error(text(arguments[i], option == given.end() ? " is not an option" : " needs a value"));
+        throw config_error(
+            text(arguments[i], option == given.end() ? " is not an option; see --help" : " needs a value"));
       option->second = arguments[i + 1];
     }
-    if (given["--from"].empty()) throw config_error("--from is missing; give the directory of a model");
+    if (given["--from"].empty()) throw config_error("--from is missing; give the directory of a model, or see --help");
     return run(given);
   } catch (std::exception const& problem) {
     fmt::print(stderr, "fine_tune: {}\n", problem.what());

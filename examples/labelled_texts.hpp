@@ -18,9 +18,10 @@
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 
-/// One text, or two, and what they are called.
+/// One text, or two, what they are called, and where they stand.
 struct labelled_text {
   std::string label, first, second;
+  std::size_t record = 0;  ///< counted from 1: of JSON lines the line
 };
 
 /// The names of columns or keys; empty: the first usual one that is there.
@@ -100,20 +101,17 @@ inline std::vector<labelled_text> read_labelled_texts(std::string const& path, s
     for (; !rest.empty() && !full(); ++record) {
       auto const line = next_line(rest);
       if (line.find_first_not_of(" \t") == line.npos) continue;
-      try {
-        auto const object = trireme::formats::json::parse(line, path);
-        auto const has = [&](std::string_view name) { return object.find(name) != nullptr; };
-        auto const label = chosen(wanted.label, usual_labels, has), first = chosen(wanted.first, usual_firsts, has),
-                   second = chosen(wanted.second, usual_seconds, has);
-        if (!label) throw missing(record, "label", wanted.label, "--label KEY");
-        if (!first) throw missing(record, "text", wanted.first, "--text KEY");
-        if (!second && !wanted.second.empty()) throw missing(record, "text", wanted.second, "--second KEY");
-        auto const& named = object.at(*label);
-        out.push_back({named.is_string() ? named.as_string() : text(named.as_int64()), object.at(*first).as_string(),
-                       second ? object.at(*second).as_string() : ""});
-      } catch (trireme::format_error const& problem) {
-        throw config_error(text(path, ": line ", record, ": ", problem.what()));
-      }
+      auto const place = text(path, ": line ", record);
+      auto const object = trireme::formats::json::parse(line, place);
+      auto const has = [&](std::string_view name) { return object.find(name) != nullptr; };
+      auto const label = chosen(wanted.label, usual_labels, has), first = chosen(wanted.first, usual_firsts, has),
+                 second = chosen(wanted.second, usual_seconds, has);
+      if (!label) throw missing(record, "label", wanted.label, "--label KEY");
+      if (!first) throw missing(record, "text", wanted.first, "--text KEY");
+      if (!second && !wanted.second.empty()) throw missing(record, "text", wanted.second, "--second KEY");
+      auto const& named = object.at(*label);
+      out.push_back({named.is_string() ? named.as_string() : text(named.as_int64()), object.at(*first).as_string(),
+                     second ? object.at(*second).as_string() : "", record});
     }
     return out;
   }
@@ -135,7 +133,7 @@ inline std::vector<labelled_text> read_labelled_texts(std::string const& path, s
       throw config_error(
           text(path, ": record ", record, " has ", fields.size(), " fields, but the first one has ", titles.size()));
     }
-    out.push_back({fields[find(*label)], fields[find(*first)], second ? fields[find(*second)] : ""});
+    out.push_back({fields[find(*label)], fields[find(*first)], second ? fields[find(*second)] : "", record});
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #include "trireme/data/hdf5.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -207,6 +208,48 @@ TEST_CASE("what is not a dataset of numbers is refused by one sentence", "[data]
   std::filesystem::copy(here / "a.h5", here / "cut.h5");
   std::filesystem::resize_file(here / "cut.h5", std::filesystem::file_size(here / "a.h5") - 1);
   expect({.files = here / "cut.h5", .features = "x", .targets = "x"}, "HDF5 says: truncated file");
+}
+
+TEST_CASE("one sample, extents that no disk holds, and a hole of 3 GB", "[data][hdf5]") {
+  using data::detail::hdf5_id;
+  scratch const here;
+  {
+    written_file const file(here / "a.h5");
+    file.add("one", H5T_IEEE_F32LE, {1, 2}, counted(2, 3));
+    file.add("long", H5T_IEEE_F32LE, {std::uint64_t{1} << 56, 2}, {}, 1);
+    file.add("wide", H5T_IEEE_F32LE, {2, std::uint64_t{1} << 56}, {});
+  }
+  std::vector<float> in(2), out(2);
+  hdf5{.files = here / "a.h5", .features = "one", .targets = "one"}.open().read(std::vector<std::int64_t>{0}, in.data(),
+                                                                                out.data());
+  CHECK(in == std::vector<float>{3, 4});
+  auto const said = [&](std::string const& features) {
+    return refusal({.files = here / "a.h5", .features = features, .targets = "one"});
+  };
+  CHECK(contains(said("long"),
+                 "dataset \"long\" claims 72057594037927936 samples of shape (2), which no memory or disk"));
+  CHECK(contains(said("wide"), "dataset \"wide\" claims 2 samples of shape (72057594037927936), which no memory or"));
+  {
+    // The numbers are given their place in the file, and only the last one is written.
+    ::hsize_t const rows = 750'000'000, last = rows - 1, count = 1;
+    hdf5_id const file(::H5Fcreate((here / "b.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), ::H5Fclose);
+    hdf5_id const made(::H5Pcreate(H5P_DATASET_CREATE), ::H5Pclose);
+    ::H5Pset_alloc_time(made.get(), H5D_ALLOC_TIME_EARLY);
+    ::H5Pset_fill_time(made.get(), H5D_FILL_TIME_NEVER);
+    hdf5_id const space(::H5Screate_simple(1, &rows, nullptr), ::H5Sclose);
+    hdf5_id const one(::H5Screate_simple(1, &count, nullptr), ::H5Sclose);
+    hdf5_id const data(::H5Dcreate2(file.get(), "x", H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, made.get(), H5P_DEFAULT),
+                       ::H5Dclose);
+    ::H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &last, nullptr, &count, nullptr);
+    float const number = 7;
+    REQUIRE(::H5Dwrite(data.get(), H5T_NATIVE_FLOAT, one.get(), space.get(), H5P_DEFAULT, &number) >= 0);
+  }
+  CHECK(std::filesystem::file_size(here / "b.h5") > 2'999'999'999);
+  auto const start = std::chrono::steady_clock::now();
+  auto const large = hdf5{.files = here / "b.h5", .features = "x", .targets = "x"}.open();
+  large.read(std::vector<std::int64_t>{large.size() - 1, 5}, in.data(), out.data());
+  CHECK(in == std::vector<float>{7, 0});
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
 }
 
 TEST_CASE("damage of compressed numbers is refused with the sample, and HDF5 prints nothing", "[data][hdf5]") {

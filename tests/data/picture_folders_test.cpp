@@ -139,13 +139,28 @@ TEST_CASE("what is wrong with folders and files of pictures is one sentence", "[
                  "the deviation above 0"));
   auto const good = png_file(5, 5, 1);
   write_picture_file(here / "dogs/cut.png", good.substr(0, good.size() / 2));
+  write_picture_file(here / "dogs/empty.png", "");
+  write_picture_file(here / "dogs/large.png", good);
+  std::filesystem::resize_file(here / "dogs/large.png", 3'000'000'000);  // mostly a hole
+  write_picture_file(here / "dogs/text.png", "not a picture");
   auto const damaged = picture_folders{.directory = here.path(), .height = 1, .width = 1}.open();
-  CHECK(contains(said([&] {
-                   float in[3];
-                   std::int32_t label;
-                   damaged.read(std::vector<std::int64_t>{0}, in, &label);
-                 }),
-                 "dogs/cut.png: byte 0: trireme::data::picture_folders: sample 0: this PNG file cannot be decoded"));
+  REQUIRE(damaged.size() == 4);
+  auto const of_sample = [&](std::int64_t id) {
+    return said([&] {
+      float in[3];
+      std::int32_t label;
+      damaged.read(std::span(&id, 1), in, &label);
+    });
+  };
+  auto const at_begin = [&](std::string const& name) {
+    return here / name + ": byte 0: trireme::data::picture_folders: ";
+  };
+  CHECK(contains(of_sample(0), at_begin("dogs/cut.png") + "sample 0: this PNG file cannot be decoded"));
+  CHECK(of_sample(1) ==
+        at_begin("dogs/empty.png") + "sample 1: this is neither a PNG nor a JPEG file by its first bytes");
+  CHECK(contains(of_sample(2), here / "dogs/large.png" + ": has 3000000000 bytes, more than the 1073741824 expected"));
+  CHECK(of_sample(3) ==
+        at_begin("dogs/text.png") + "sample 3: this is neither a PNG nor a JPEG file by its first bytes");
   CHECK(contains(refusal("GIF89a"), "neither a PNG nor a JPEG"));
   CHECK(refusal(good).empty());
   for (std::size_t bytes = 8; bytes < good.size(); ++bytes) CHECK(!refusal(good.substr(0, bytes)).empty());

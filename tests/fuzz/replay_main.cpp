@@ -1,7 +1,7 @@
 // Runs a fuzz target on files, or on all files of directories: every compiler can so repeat what a fuzzer found.
 // With --mutations N the target then sees N inputs made of those files by a generator that knows numbers: without
-// libFuzzer, and each depends on its own number alone (--only I repeats one). What ends the program is left in
-// ./crash, and so is what computes for more than ten seconds.
+// libFuzzer, and each depends on its own number alone: --first I leaves out those before I, and --only I all others.
+// What ends the program is left in ./crash, and so is what computes for more than ten seconds.
 #include <sanitizer/common_interface_defs.h>
 #include <signal.h>  // NOLINT: SIGPROF is POSIX, not in <csignal>
 #include <sys/time.h>
@@ -133,6 +133,8 @@ int main(int count, char** arguments) {
     std::string const given = arguments[i];
     if (given == "--mutations" && i + 1 < count) {
       mutations = std::atoll(arguments[++i]);
+    } else if (given == "--first" && i + 1 < count) {
+      first = std::atoll(arguments[++i]);
     } else if (given == "--only" && i + 1 < count) {
       first = std::atoll(arguments[++i]);
       mutations = first + 1;
@@ -164,7 +166,7 @@ int main(int count, char** arguments) {
   }
   if (mutations > 0) {
     std::chrono::duration<double> const seconds = std::chrono::steady_clock::now() - start;
-    std::printf("%lld inputs made of them, in %.1f s\n", mutations - first, seconds.count());
+    std::printf("%lld inputs made of them, in %.1f s\n", std::max(0LL, mutations - first), seconds.count());
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include "../catch.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/comm/self.hpp"
+#include "trireme/data/augment.hpp"
 #include "trireme/data/combined.hpp"
 #include "trireme/data/in_memory.hpp"
 #include "trireme/data/one_hot.hpp"
@@ -100,4 +101,31 @@ TEST_CASE("probabilities of 1 and 0 train as labels do", "[nn][losses]") {
                                             tensor_view<float const>(x.data(), {12, 2}));
   CHECK(contains(sentence_of<config_error>([&] { trainer.fit(wrong, {.steps = 1, .batch = 5}); }),
                  "give each class of each row a probability"));
+}
+
+TEST_CASE("a model that takes labels only refuses probabilities in one sentence, which names what takes them",
+          "[nn][losses]") {
+  std::vector<float> const x(12 * 4, 0.5F);
+  std::vector<std::int32_t> const y(12, 1);
+  data::shared_dataset const labels(data::in_memory<float, std::int32_t>(
+      tensor_view<float const>(x.data(), {12, 2, 2}), tensor_view<std::int32_t const>(y.data(), {12})));
+  nn::mlp_with<nn::loss::cross_entropy> const model{.inputs = 4, .hidden = {6}, .outputs = 3};
+  auto const sentence = [](std::string const& extents) {
+    return "trireme::nn::loss::cross_entropy: the targets are F32 " + extents +
+           ", but a label is an I32; for probabilities of classes, as data::one_hot and data::mixup make them, train "
+           "nn::soft_labels(model)";
+  };
+  comm::self_world self;
+  auto const said = [&](auto const& of, auto const& data) {
+    auto trainer = make_trainer(of, optim::sgd{}, self);
+    return sentence_of<config_error>([&] { trainer.fit(data, {.steps = 1, .batch = 4}); });
+  };
+  auto const mixed = data::augment(data::one_hot(labels, 3), data::mixup{});
+  CHECK(said(model, mixed) == sentence("(4, 3)"));
+  CHECK(said(model, data::augment(data::one_hot(labels, 3), data::cutmix{})) == sentence("(4, 3)"));
+  CHECK(said(model, data::augment(labels, data::mixup{})).empty());  // each label is that of one of the two samples
+  CHECK(said(nn::soft_labels(model), mixed).empty());
+  auto trainer = make_trainer(model, optim::sgd{}, self);
+  CHECK(sentence_of<config_error>([&] { static_cast<void>(trainer.evaluate(data::one_hot(labels, 3), 4)); }) ==
+        sentence("(4, 3)"));
 }

@@ -290,11 +290,9 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   [[nodiscard]] bool takes_longer_rows() const noexcept override { return !of_first_; }
   [[nodiscard]] bool takes_first() const noexcept override { return of_first_; }
   [[nodiscard]] bool is_of_targets() const noexcept override { return true; }
-  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
-    return counted_of(batch.targets.template as<std::int32_t>("targets"));
-  }
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override { return counted_of(labels_of(batch)); }
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
-    auto const targets = pass.batch.targets.template as<std::int32_t>("targets").size();
+    auto const targets = labels_of(pass.batch).size();
     if (of_first_ && targets != pass.batch.count()) {
       throw config_error(text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"),
                               " for the first rows of ", how_many(pass.batch.count(), "sample"),
@@ -326,6 +324,18 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   }
 
  protected:
+  /// The targets of a batch. Probabilities are refused: as integers they would say something else.
+  template <class Batch>
+  [[nodiscard]] static auto labels_of(Batch const& batch) {
+    auto const& targets = batch.targets;
+    if (targets.type != dtype::i32 && !targets.empty()) {
+      throw config_error(text("trireme::nn::loss::cross_entropy: the targets are ", name_of(targets.type), " ",
+                              to_string(targets.extents),
+                              ", but a label is an I32; for probabilities of classes, as data::one_hot and data::mixup "
+                              "make them, train nn::soft_labels(model)"));
+    }
+    return targets.template as<std::int32_t>("targets");
+  }
   /// How many rows with these targets are counted, and how many are left out.
   template <class Space>
   [[nodiscard]] loss_sum counted_of(tensor_view<std::int32_t const, Space> targets) const {
@@ -343,7 +353,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   }
   /// The targets of n rows, from `first` on.
   [[nodiscard]] virtual numbers targets_of(pass<Env>& pass, std::int64_t first, std::int64_t n) {
-    return pass.batch.targets.template as<std::int32_t>("targets").flat().flat(first, n);
+    return labels_of(pass.batch).flat().flat(first, n);
   }
 
  private:
