@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test-timeout: 1800
-# test-takes: 70
+# test-takes: 150
+# test-after: bare.newcomer_sh
 # The image of Containerfile, made by buildah without a registry, from Debian's packages: it answers as nobody, from a
 # folder that it cannot write to, its health check asks it, and it ends with 0 after SIGTERM.
 set -euo pipefail
