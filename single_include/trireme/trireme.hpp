@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a68fb68db84a345c9ca1a7e726b78989bbfcbf328942ce2ee1614fee15fdbb7b
+// SHA-256 of the sources: 5059abaa0065f20ef2931bf9e77ab1a7aa027b9365b0a9f96bd2244d6ea7267a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16033,6 +16033,7 @@ struct product_operand {
 ///   writes(which)             whether operand() is called for this one; without it: for all but those of heads.
 ///   maxima()                  a span of non-negative doubles, the same number on all ranks: the largest values that
 ///                             operand() has read. Before decide() each becomes the maximum over all ranks.
+///   tf32_products()           whether products of float in CUDA memory round their operands to TF32; without it: no.
 template <class Precision>
 class plain_precision {
  public:
@@ -16070,6 +16071,12 @@ concept writes_operands = requires(State& state, product_operand const& which,
                                    tensor_view<T const, std::conditional_t<without_elements<Space>, host, Space>> from,
                                    tensor_view<T, std::conditional_t<without_elements<Space>, host, Space>> to) {
   state.operand(which, from, to);
+};
+
+/// A precision that may round products of float to TF32.
+template <class State>
+concept may_round_to_tf32 = requires(State const& state) {
+  static_cast<bool>(state.tf32_products());
 };
 
 /// Whether this operand is to be written.
@@ -18921,6 +18928,10 @@ struct fp64 {
 };
 
 /// Float throughout: the default.
+///
+/// Numerics  with .tf32_products, for trainers in CUDA memory, the products of a model's units round their operands to
+///           TF32 (ops::tf32_products): `tolerance` then is not kept.
+/// Errors    config_error with .tf32_products in host memory, and for a plain model, whose products are its own.
 struct fp32 {
   using policy_category = slot::precision;
   using param = float;
@@ -18930,7 +18941,17 @@ struct fp32 {
   using master = float;
   static constexpr double tolerance = 1e-5;
   static constexpr std::string_view name = "fp32";
+  bool tf32_products = false;
   friend bool operator==(fp32 const&, fp32 const&) = default;
+
+  class instance : public plain_precision<fp32> {
+   public:
+    explicit instance(fp32 const& what) : plain_precision<fp32>(what), tf32_products_(what.tf32_products) {}
+    [[nodiscard]] bool tf32_products() const noexcept { return tf32_products_; }
+
+   private:
+    bool tf32_products_;
+  };
 };
 
 /// Activations and products in bfloat16, sums in float, master weights and moments in float.
@@ -18951,6 +18972,10 @@ struct bf16 {
 template <class Policy>
 requires requires { Policy::tolerance; }
 [[nodiscard]] std::string to_string(Policy const&) { return "precision::" + std::string(Policy::name) + "{}"; }
+/// Checkpoints compare this text, so that of the default stays what it was.
+[[nodiscard]] inline std::string to_string(fp32 const& p) {
+  return p.tf32_products ? "precision::fp32{.tf32_products = true}" : "precision::fp32{}";
+}
 
 }  // namespace trireme::precision
 
@@ -32427,6 +32452,47 @@ struct on<Space> : phantom_kernels<Space> {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/tf32.hpp
+namespace trireme::ops {
+
+template <class Space>
+struct on;
+
+/// While it lives, products of float that the calling thread queues in CUDA memory may round their operands to TF32.
+///
+/// Why      tensor cores multiply float in no other format, and without them a GPU takes several times as long. Nothing
+///          in the library rounds so unless a program names it: here, or by precision::fp32{.tf32_products = true}.
+/// Numerics TF32 has float's exponents and 10 bits behind the point in place of 23, so an operand changes by at most
+///          2^-10 of itself. Products and sums are float. Products of double and of 16 bits stay as they are, as do
+///          products in host memory.
+/// Threads  changes the calling thread's products only; scopes end in the reverse order of their beginning.
+class tf32_products {
+ public:
+  /// @param allowed  false: products of float are strict within this scope.
+  explicit tf32_products(bool allowed = true) noexcept : before_(std::exchange(of_thread(), allowed)) {}
+  tf32_products(tf32_products const&) = delete;
+  tf32_products& operator=(tf32_products const&) = delete;
+  ~tf32_products() { of_thread() = before_; }
+
+  /// Whether the calling thread is within such a scope.
+  [[nodiscard]] static bool allowed() noexcept { return of_thread(); }
+
+ private:
+  [[nodiscard]] static bool& of_thread() noexcept {
+    thread_local bool is_allowed = false;
+    return is_allowed;
+  }
+  bool before_;
+};
+
+/// Whether products of this space can round to TF32.
+template <class Space>
+concept has_tf32_products = requires {
+  requires on<Space>::rounds_to_tf32;
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/contract/optimizer.hpp
 namespace trireme {
 
@@ -43808,6 +43874,18 @@ template <class Data, class Locality>
               epoch != data.size() ? text(", in epochs of ", epoch) : "", files);
 }
 
+/// A precision that rounds products to TF32 needs products that can, and that are the engine's.
+/// @param able  whether those of the memory space can.   @param staged  whether the model is one of units.
+inline void expect_tf32_products(std::string const& precision, bool able, bool staged) {
+  if (!able)
+    throw config_error(text("trireme::trainer: ", precision,
+                            " is for trainers in CUDA memory, and this one is in another; leave .tf32_products out"));
+  if (!staged)
+    throw config_error(text("trireme::trainer: a plain model computes its products itself, and ", precision,
+                            " does not change them; open a scope of ops::tf32_products in its forward and backward, "
+                            "or describe the model in units"));
+}
+
 /// An epoch that has begun must be continued with the same dataset.
 /// @param before  form_of() that dataset; empty: not known.
 template <class Position>
@@ -47342,6 +47420,7 @@ class staged_engine {
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
     auto const mark = pass.scratch.mark();
+    ops::tf32_products const products(ops::tf32_products::allowed() || rounds_to_tf32());
     pass.key = units_.key_of(unit, now_.key);
     pass.first_site = units_.first_site(unit);
     try {
@@ -47353,6 +47432,13 @@ class staged_engine {
     } catch (device_error const& problem) {
       throw edges_.in_unit(direction, units_.name_of(unit), problem);
     }
+  }
+
+  [[nodiscard]] bool rounds_to_tf32() const {
+    if constexpr (may_round_to_tf32<precision_state<typename Env::precision>>)
+      return precision_ != nullptr && precision_->tf32_products();
+    else
+      return false;
   }
 
   // If there are few micro-batches a chunk may get none of them: its gradients are final, too.
@@ -48910,6 +48996,10 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
   expect_valid(optimizer_);
   expect_valid(parallel_);
   expect_valid(precision_);
+  if constexpr (may_round_to_tf32<precision_state<Precision>>) {
+    if (precision_state<Precision>(precision_).tf32_products())
+      detail::expect_tf32_products(describe(precision_), ops::has_tf32_products<typename env::space>, staged);
+  }
   expect_valid(compression_);
   trireme::expect_momentum(compression_,
                            parallel::momentum_of_sums(parallel::data_axis_of(parallel_), momentum_of(optimizer_)));

@@ -37,6 +37,7 @@ struct product_operand {
 ///   writes(which)             whether operand() is called for this one; without it: for all but those of heads.
 ///   maxima()                  a span of non-negative doubles, the same number on all ranks: the largest values that
 ///                             operand() has read. Before decide() each becomes the maximum over all ranks.
+///   tf32_products()           whether products of float in CUDA memory round their operands to TF32; without it: no.
 template <class Precision>
 class plain_precision {
  public:
@@ -74,6 +75,12 @@ concept writes_operands = requires(State& state, product_operand const& which,
                                    tensor_view<T const, std::conditional_t<without_elements<Space>, host, Space>> from,
                                    tensor_view<T, std::conditional_t<without_elements<Space>, host, Space>> to) {
   state.operand(which, from, to);
+};
+
+/// A precision that may round products of float to TF32.
+template <class State>
+concept may_round_to_tf32 = requires(State const& state) {
+  static_cast<bool>(state.tf32_products());
 };
 
 /// Whether this operand is to be written.

@@ -12,12 +12,14 @@
 #include <vector>
 
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/precision_state.hpp"
 #include "trireme/contract/stage_link.hpp"
 #include "trireme/core/arena.hpp"
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/ops/tf32.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/stage_assignment.hpp"
 #include "trireme/parallel/unit_walk.hpp"
@@ -457,6 +459,7 @@ class staged_engine {
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
     auto const mark = pass.scratch.mark();
+    ops::tf32_products const products(ops::tf32_products::allowed() || rounds_to_tf32());
     pass.key = units_.key_of(unit, now_.key);
     pass.first_site = units_.first_site(unit);
     try {
@@ -468,6 +471,13 @@ class staged_engine {
     } catch (device_error const& problem) {
       throw edges_.in_unit(direction, units_.name_of(unit), problem);
     }
+  }
+
+  [[nodiscard]] bool rounds_to_tf32() const {
+    if constexpr (may_round_to_tf32<precision_state<typename Env::precision>>)
+      return precision_ != nullptr && precision_->tf32_products();
+    else
+      return false;
   }
 
   // If there are few micro-batches a chunk may get none of them: its gradients are final, too.

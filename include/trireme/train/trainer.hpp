@@ -21,6 +21,7 @@
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/own_start.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/precision_state.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/core/arithmetic.hpp"
 #include "trireme/core/arrays.hpp"
@@ -33,6 +34,7 @@
 #include "trireme/data/read_problem.hpp"
 #include "trireme/data/shares.hpp"
 #include "trireme/observe/timeline.hpp"
+#include "trireme/ops/tf32.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/patterns.hpp"
 #include "trireme/parallel/same_on_all_ranks.hpp"
@@ -840,6 +842,10 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
   expect_valid(optimizer_);
   expect_valid(parallel_);
   expect_valid(precision_);
+  if constexpr (may_round_to_tf32<precision_state<Precision>>) {
+    if (precision_state<Precision>(precision_).tf32_products())
+      detail::expect_tf32_products(describe(precision_), ops::has_tf32_products<typename env::space>, staged);
+  }
   expect_valid(compression_);
   trireme::expect_momentum(compression_,
                            parallel::momentum_of_sums(parallel::data_axis_of(parallel_), momentum_of(optimizer_)));

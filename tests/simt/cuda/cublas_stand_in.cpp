@@ -1,9 +1,11 @@
 // multiply() of ops/cuda/products_launch.hpp for the stand-in for a GPU: plain loops on the stream, in the place of
 // cuBLASLt. A call that cuBLASLt documents as wrong fails here; one that it may have no algorithm for is refused, so
 // that what the library does then is tested, too.
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 
 #include "../../support/simt/threads.hpp"
 #include "trireme/ops/cuda/products_launch.hpp"
@@ -39,6 +41,7 @@ char const* broken_rule(product_call const& call) {
   if (!is_aligned(call.left, of) || !is_aligned(call.right, of) || !is_aligned(call.to, to) ||
       !is_aligned(call.added, to) || !is_aligned(call.bias, to))
     return "an address is not aligned for its elements";
+  if (call.tf32 && call.of != dtype::f32) return "operands that are not float are to be rounded to TF32";
   bool const has_bias = call.epilogue == product_epilogue::bias || call.epilogue == product_epilogue::gelu_bias;
   if (has_bias != (call.bias != nullptr)) return "a bias without its epilogue, or the reverse";
   bool const sums = call.epilogue == product_epilogue::left_sums || call.epilogue == product_epilogue::right_sums;
@@ -59,6 +62,12 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
+/// As cvt.rna.tf32.f32 rounds on a GPU: to the nearest number with 10 bits behind the point, of two the larger.
+float as_tf32(float x) {
+  if (!std::isfinite(x)) return x;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x1000U) & 0xffff'e000U);
+}
+
 template <class T, class G>
 void run(product_call const& call) {
   using real = accumulate_t<T>;
@@ -75,6 +84,10 @@ void run(product_call const& call) {
   auto const right_at = [&](std::int64_t i, std::int64_t c) {
     return static_cast<real>(call.right_transposed ? right[c * call.right_row + i] : right[i * call.right_row + c]);
   };
+  auto const operand = [&](real x) {
+    if constexpr (std::is_same_v<T, float>) return call.tf32 ? as_tf32(x) : x;
+    return x;
+  };
   if (sums != nullptr) {
     bool const of_left = call.epilogue == product_epilogue::left_sums;
     for (std::int64_t k = 0; k < (of_left ? call.rows : call.columns); ++k) {
@@ -86,7 +99,7 @@ void run(product_call const& call) {
   for (std::int64_t r = 0; r < call.rows; ++r) {
     for (std::int64_t c = 0; c < call.columns; ++c) {
       real sum = 0;
-      for (std::int64_t i = 0; i < call.inner; ++i) sum += left_at(r, i) * right_at(i, c);
+      for (std::int64_t i = 0; i < call.inner; ++i) sum += operand(left_at(r, i)) * operand(right_at(i, c));
       auto const at = r * call.to_row + c;
       if (added != nullptr) sum += static_cast<real>(added[at]);
       if (bias != nullptr) sum += static_cast<real>(bias[c]);

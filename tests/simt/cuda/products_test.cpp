@@ -14,8 +14,10 @@
 
 #include "../../catch.hpp"
 #include "../../support/sentence.hpp"
+#include "tensors.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/ops/tf32.hpp"
 
 using namespace trireme;
 using ops::activation;
@@ -410,6 +412,92 @@ TEST_CASE("a result that is an operand of its epilogue is formed in pieces", "[p
   ops::weights<float, cuda> weight(w.read(), orientation::in_out);
   kernels::linear(y.view(), x.read(), weight, {.act = activation::relu, .residual = y.read()});
   y.expect("linear", 8, {});
+}
+
+namespace {
+
+/// The nearest number with 10 bits behind the point, of two the larger.
+double as_tf32(double x) {
+  if (std::fpclassify(x) == FP_ZERO) return x;
+  auto const step = std::ldexp(1.0, std::ilogb(x) - 10);
+  return step * std::round(x / step);
+}
+/// y, dx and dw of one layer, one after the other.
+template <class T>
+std::vector<T> three_products(matrix<T> const& x, matrix<T> const& w, matrix<T> const& dy) {
+  matrix<T> y(x.rows, w.columns, 4), dx(x.rows, x.columns, 5), dw(w.rows, w.columns, 6, 0);
+  ops::weights<T, cuda> weight(w.read(), orientation::in_out);
+  kernels::linear(y.view(), x.read(), weight);
+  kernels::linear_backward_input(dx.view(), dy.read(), weight);
+  kernels::linear_backward_weight(dw.view(), {}, x.read(), dy.read(), orientation::in_out);
+  auto all = y.elements();
+  for (auto const* const more : {&dx, &dw}) {
+    auto const elements = more->elements();
+    all.insert(all.end(), elements.begin(), elements.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("products of float round to TF32 only in a scope of ops::tf32_products", "[products]") {
+  std::int64_t const m = on_device::large ? 256 : 24, n = on_device::large ? 128 : 16, k = on_device::large ? 512 : 40;
+  matrix<float> const x(m, k, 1), w(k, n, 2), dy(m, n, 3);
+  std::vector<double> rounded, exact, sizes;
+  auto const add = [&](std::int64_t rows, std::int64_t columns, std::int64_t inner, auto&& left, auto&& right) {
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c) {
+        double as_rounded = 0, as_is = 0, size = 0;
+        for (std::int64_t i = 0; i < inner; ++i) {
+          as_rounded += as_tf32(left(r, i)) * as_tf32(right(i, c));
+          as_is += left(r, i) * right(i, c);
+          size += std::abs(left(r, i) * right(i, c));
+        }
+        rounded.push_back(as_rounded);
+        exact.push_back(as_is);
+        sizes.push_back(size);
+      }
+  };
+  auto const at = [](matrix<float> const& a) { return [&a](auto r, auto c) { return a.at(r, c); }; };
+  auto const turned = [](matrix<float> const& a) { return [&a](auto r, auto c) { return a.at(c, r); }; };
+  add(m, n, k, at(x), at(w));
+  add(m, k, n, at(dy), turned(w));
+  add(k, n, m, turned(x), at(dy));
+  // The largest difference, as a share of what each sum adds up.
+  auto const off = [&](std::vector<float> const& got, std::vector<double> const& want) {
+    REQUIRE(got.size() == want.size());
+    double worst = 0;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      worst = std::max(worst, std::abs(static_cast<double>(got[i]) - want[i]) / sizes[i]);
+    return worst;
+  };
+
+  auto const strict = three_products(x, w, dy);
+  CHECK(off(strict, exact) < 1e-6);
+  CHECK_FALSE(ops::tf32_products::allowed());
+  {
+    ops::tf32_products const named;
+    auto const fast = three_products(x, w, dy);
+    CHECK(off(fast, exact) < 0x1p-9);
+    if (!on_device::large) {  // a GPU's library may choose an algorithm that rounds nothing, or that cuts bits off
+      CHECK(off(fast, exact) > 1e-5);
+      CHECK(off(fast, rounded) < 1e-6);
+    }
+    ops::tf32_products const not_here(false);
+    CHECK(three_products(x, w, dy) == strict);
+  }
+  CHECK(three_products(x, w, dy) == strict);
+
+  // Other types are not rounded.
+  auto const same_in_a_scope = [&]<class T>(T) {
+    matrix<T> const some(9, 16, 1), weight(16, 8, 2), gradient(9, 8, 3);
+    auto const before = three_products(some, weight, gradient);
+    ops::tf32_products const named;
+    CHECK(three_products(some, weight, gradient) == before);
+  };
+  same_in_a_scope(double{});
+  same_in_a_scope(bfloat16{});
+  same_in_a_scope(float16{});
 }
 
 TEST_CASE("products of no rows do nothing, and views that do not fit are refused", "[products]") {

@@ -94,7 +94,8 @@ struct plan_key {
     return static_cast<std::int64_t>(call.of) | static_cast<std::int64_t>(call.to_type) << 8 |
            static_cast<std::int64_t>(call.epilogue) << 16 | (call.left_transposed ? 1LL << 24 : 0) |
            (call.right_transposed ? 1LL << 25 : 0) | (call.added != nullptr ? 1LL << 26 : 0) |
-           (call.added == call.to ? 1LL << 27 : 0) | (call.kept != nullptr ? 1LL << 28 : 0);
+           (call.added == call.to ? 1LL << 27 : 0) | (call.kept != nullptr ? 1LL << 28 : 0) |
+           (call.tf32 ? 1LL << 29 : 0);
   }
   static std::int64_t alignments(product_call const& call) {
     std::int64_t all = 0;
@@ -267,8 +268,8 @@ class library {
     auto const element = type_of(call.of);
     auto const to = type_of(call.to_type);
     bool const wide = call.of == dtype::f64;
-    // Not CUBLAS_COMPUTE_32F_FAST_TF32, which would round float operands.
-    auto const compute = wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+    bool const rounds = call.tf32 && call.of == dtype::f32;
+    auto const compute = wide ? CUBLAS_COMPUTE_64F : rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     auto outcome = outcome_of("cublasLtMatmulDescInit",
                               ::cublasLtMatmulDescInit(&plan.product, compute, wide ? CUDA_R_64F : CUDA_R_32F));
     auto const then = [&](auto&& next) {

@@ -14,6 +14,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/cuda/products_launch.hpp"
 #include "trireme/ops/cuda/queue.hpp"
+#include "trireme/ops/tf32.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -26,9 +27,9 @@ namespace detail {
     return transposed ? text("the transpose of (", columns, ", ", rows, ")") : text("(", rows, ", ", columns, ")");
   };
   return text(side(call.left_transposed, call.rows, call.inner), " x ",
-              side(call.right_transposed, call.inner, call.columns), " of ", name_of(call.of), " into ",
-              name_of(call.to_type), ", with rows of ", call.left_row, ", ", call.right_row, " and ", call.to_row,
-              " elements", call.added != nullptr ? ", added to a matrix" : "",
+              side(call.right_transposed, call.inner, call.columns), " of ", name_of(call.of),
+              call.tf32 ? " as TF32" : "", " into ", name_of(call.to_type), ", with rows of ", call.left_row, ", ",
+              call.right_row, " and ", call.to_row, " elements", call.added != nullptr ? ", added to a matrix" : "",
               ", and as its epilogue: ", name_of(call.epilogue));
 }
 
@@ -144,10 +145,10 @@ class weights<T, cuda> {
 /// N:
 ///          their length is y.size() / M. The columns behind the N-th are neither read nor written. In 16 bits products
 ///          are much faster if it is a multiple of 8.
-/// Numerics float and 16 bits are summed in float (never in TF32), double in double. Their order is cuBLASLt's: it
-///          depends on the shapes, M too, on the device and on the library's version; equal calls on one device give
-///          equal bits. In 16 bits an activation may read its rounded argument. Sums of columns have an order of their
-///          own, which depends on the shape only.
+/// Numerics float and 16 bits are summed in float, double in double. Operands of float are rounded to TF32 only in a
+///          scope of ops::tf32_products. The order of sums is cuBLASLt's: it depends on the shapes, M too, on the
+///          device and on the library's version; equal calls on one device give equal bits. In 16 bits an activation
+///          may read its rounded argument. Sums of columns have an order of their own, which depends on the shape only.
 ///          With TRIREME_CUDA_TUNE=1 in the environment, each thread times the first eight algorithms that cuBLASLt
 ///          proposes for a shape when it first occurs, and keeps the fastest; the sums of columns for db are then
 ///          cuBLASLt's, too, where that is faster. So runs, and ranks, may differ in bits.
@@ -158,6 +159,8 @@ class weights<T, cuda> {
 /// Errors   config_error if shapes do not fit (checked at level light), or if cuBLASLt has no algorithm for a product;
 ///          device_error if it fails.
 struct cuda_products {
+  static constexpr bool rounds_to_tf32 = true;  ///< in a scope of ops::tf32_products
+
   /// y = residual + act(x w + bias); before_activation, if given, receives x w + bias.
   ///
   /// Shapes   y (M,N), x (M,K), w (K,N) or (N,K); the rows M may be several leading extents. y may be the residual.
@@ -374,6 +377,7 @@ struct cuda_products {
   static cuda_kernels::product_call product_of(std::int64_t rows, std::int64_t columns, std::int64_t inner) {
     cuda_kernels::product_call call;
     call.of = call.to_type = dtype_of<T>;
+    call.tf32 = std::is_same_v<T, float> && tf32_products::allowed();
     call.rows = rows;
     call.columns = columns;
     call.inner = inner;

@@ -58,6 +58,7 @@ struct product_call {
   void const* bias = nullptr;  ///< (columns)
   void* kept = nullptr;        ///< (rows, columns) with rows of to_row, a multiple of 8; null: nothing is kept
   void* sums = nullptr;        ///< (rows) or (columns) of the type of `to`
+  bool tf32 = false;           ///< operands of float may be rounded to TF32
 };
 
 /// How a call of multiply() went. The texts are constants of the library that is called.
@@ -73,7 +74,8 @@ struct product_outcome {
   std::size_t no_memory_for = 0;  ///< bytes of the device that were asked for, if its memory is used up
 };
 
-/// Queues a product. Sums are formed in float, or in double for double, never in TF32.
+/// Queues a product. Sums are formed in float, or in double for double. Operands of float are rounded to TF32 only if
+/// the call allows it.
 [[nodiscard]] product_outcome multiply(handle stream, product_call const& call);
 
 /// The measured time of a product, which is planned by this call if it was not before; 0 if products are not measured

@@ -36,6 +36,18 @@ template <class Data, class Locality>
               epoch != data.size() ? text(", in epochs of ", epoch) : "", files);
 }
 
+/// A precision that rounds products to TF32 needs products that can, and that are the engine's.
+/// @param able  whether those of the memory space can.   @param staged  whether the model is one of units.
+inline void expect_tf32_products(std::string const& precision, bool able, bool staged) {
+  if (!able)
+    throw config_error(text("trireme::trainer: ", precision,
+                            " is for trainers in CUDA memory, and this one is in another; leave .tf32_products out"));
+  if (!staged)
+    throw config_error(text("trireme::trainer: a plain model computes its products itself, and ", precision,
+                            " does not change them; open a scope of ops::tf32_products in its forward and backward, "
+                            "or describe the model in units"));
+}
+
 /// An epoch that has begun must be continued with the same dataset.
 /// @param before  form_of() that dataset; empty: not known.
 template <class Position>
