@@ -26,7 +26,6 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
@@ -49,6 +48,10 @@ namespace idx = formats::idx;
 
 namespace {
 
+constexpr char const* usage = R"(usage: classify_images [SOURCE|-] [EPOCHS] [RANKS]
+       classify_images --data SOURCE|- [EPOCHS] [RANKS] [--test SOURCE] [--size PIXELS]
+           [--labels FILE] [--test-labels FILE] [--features NAME] [--targets NAME]
+)";
 constexpr std::int64_t side = 12;  // of the program's own pictures
 
 /// Squares, rings and crosses of many sizes at many positions.
@@ -82,10 +85,12 @@ void write_pictures(std::string const& images, std::string const& labels, std::i
   idx::write(labels, kinds);
 }
 
-int number(char const* text, int least) {
+int number(char const* what, std::string const& given, int least) {
   int value = 0;
-  auto const [end, problem] = std::from_chars(text, text + std::strlen(text), value);
-  if (problem != std::errc{} || *end != '\0' || value < least) throw std::invalid_argument(text);
+  auto const* const last = given.data() + given.size();
+  auto const [end, problem] = std::from_chars(given.data(), last, value);
+  if (problem != std::errc{} || end != last || value < least)
+    throw std::invalid_argument(text(what, " is \"", given, "\"; it is a whole number of at least ", least));
   return value;
 }
 
@@ -155,12 +160,20 @@ int train_on(picture_choice from, bool changed, int epochs, int ranks) {
   }
   auto const batch = std::min<std::int64_t>(own ? 64 : 128, parts.training.size());
   auto const least = changed ? 0.7 : 0.8;
-  return train(model, parts.training, parts.held_out, batch, epochs, ranks) > least || !own ? 0 : 1;
+  auto const right = train(model, parts.training, parts.held_out, batch, epochs, ranks);
+  if (!own || right > least) return 0;
+  fmt::print(stderr, "classify_images: {:.0f} % of the program's own test pictures should be right; train for longer\n",
+             100 * least);
+  return 1;
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (std::find(arguments + 1, arguments + count, std::string("--help")) != arguments + count) {
+    fmt::print("{}", usage);
+    return 0;
+  }
   try {
     std::vector<std::string> plain;
     picture_choice from;
@@ -189,19 +202,15 @@ int main(int count, char** arguments) {
       if (!plain.empty()) plain.erase(plain.begin());
     }
     if (plain.size() > 2) throw std::invalid_argument("too many arguments");
-    from.pixels = number(pixels.c_str(), 8);
-    auto const epochs = plain.empty() ? 10 : number(plain[0].c_str(), 1);
-    auto const ranks = plain.size() < 2 ? 2 : number(plain[1].c_str(), 1);
+    from.pixels = number("--size", pixels, 8);
+    auto const epochs = plain.empty() ? 10 : number("EPOCHS", plain[0], 1);
+    auto const ranks = plain.size() < 2 ? 2 : number("RANKS", plain[1], 1);
     return train_on(from, changed, epochs, ranks);
   } catch (library_missing const& problem) {
     fmt::print(stderr, "classify_images: {}\n", problem.what());
     return 77;
   } catch (std::invalid_argument const& problem) {
-    fmt::print(stderr,
-               "classify_images: {}\nusage: classify_images [SOURCE|-] [EPOCHS] [RANKS]\n"
-               "       classify_images --data SOURCE|- [EPOCHS] [RANKS] [--test SOURCE] [--size PIXELS]\n"
-               "           [--labels FILE] [--test-labels FILE] [--features NAME] [--targets NAME]\n",
-               problem.what());
+    fmt::print(stderr, "classify_images: {}\n{}", problem.what(), usage);
     return 2;
   } catch (std::exception const& problem) {
     fmt::print(stderr, "classify_images: {}\n", problem.what());

@@ -68,14 +68,13 @@ inline bool has(std::string const& folder, char const* name) { return fs::exists
 /// The number of classes: one more than the largest label, for which all samples are read.
 inline std::int64_t classes_of(data::shared_dataset const& samples) {
   if (samples.input_type() != dtype::f32 || samples.target_type() != dtype::i32 || samples.target_shape().size() != 1)
-    throw config_error("classify_images: a sample needs one whole number as its label");
+    throw config_error("a sample needs one whole number as its label");
   std::vector<float> pixels(static_cast<std::size_t>(samples.input_shape().size()));
   std::int32_t most = -1;
   for (std::int64_t id = 0; id < samples.size(); ++id) {
     std::int32_t label = 0;
     samples.read(std::span(&id, 1), pixels.data(), &label);
-    if (label < 0 || label > 1'000'000)
-      throw config_error(text("classify_images: sample ", id, " has the label ", label));
+    if (label < 0 || label > 1'000'000) throw config_error(text("sample ", id, " has the label ", label));
     most = std::max(most, label);
   }
   return most + 1;
@@ -97,7 +96,7 @@ inline labelled_pictures idx(std::string const& images, std::string const& label
 /// CIFAR-10 or CIFAR-100, as the size of the first file says.
 inline labelled_pictures cifar(std::string const& files) {
   data::cifar from{.files = files, .mean = {0.4914, 0.4822, 0.4465}, .deviation = {0.2470, 0.2435, 0.2616}};
-  auto const first = fs::file_size(from.files.names("classify_images", {".bin"}).front());
+  auto const first = fs::file_size(from.files.names("trireme::data::cifar", {".bin"}).front());
   if (first % 3073 != 0 && first % 3074 == 0) from.labels = data::cifar_labels::hundred;
   auto const samples = from.open();
   return {samples, samples.classes()};
@@ -208,7 +207,7 @@ inline picture_parts picture_parts_of(picture_choice const& how) {
   auto const& data = how.data;
   auto const both = [](labelled_pictures training, labelled_pictures held_out) {
     if (held_out.samples.input_shape() != training.samples.input_shape())
-      throw config_error("classify_images: the test pictures have another shape than the others");
+      throw config_error("the test pictures have another shape than the others");
     return picture_parts{training.samples, held_out.samples, std::max(training.classes, held_out.classes)};
   };
   if (has(data, "train-images-idx3-ubyte")) {

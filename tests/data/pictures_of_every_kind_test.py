@@ -113,4 +113,12 @@ refused("cifar10/test_batch.bin: byte 0: ", "cifar10")
 refused("x.npy holds pictures; name the .npy file of their labels", "x.npy")
 refused("has no member \"x\"", "all.npz")
 refused("none", "none")
+refused("classify_images: trireme::data::cifar: no file matches", "none.bin")
+code, out, _ = run("--help")
+expect(code == 0 and out.startswith("usage: classify_images "), out)
+for part, given in (("--size is \"2\"; it is a whole number of at least 8", ["--size", "2"]),
+                    ("EPOCHS is \"no\"; it is a whole number of at least 1", ["-", "no"]),
+                    ("there is no --epochs", ["--epochs", "1"]), ("--test needs a value", ["--test"])):
+    code, _, err = run(*given)
+    expect(code == 2 and err.startswith("classify_images: " + part + "\nusage: "), (given, code, err))
 shutil.rmtree(folder)
