@@ -72,7 +72,7 @@ struct plan {
   bool has_chats;
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
   trireme::data::shares shares;
-  std::int64_t check_every, grace, workers, bad_samples;
+  std::int64_t check_every, grace, workers, bad_samples, sample;
   int recover, recover_ranks;
   std::chrono::milliseconds save_deadline;
   std::chrono::duration<double> heartbeat_interval;
@@ -106,6 +106,7 @@ struct plan {
         grace(given.number("grace", 1)),
         workers(given.number("workers", 0)),
         bad_samples(given.number("bad-samples", 0)),
+        sample(given.text("sample").empty() ? -1 : given.number("sample", 0)),
         recover(static_cast<int>(std::min<std::int64_t>(given.number("recover", 0), 1 << 20))),
         recover_ranks(static_cast<int>(std::min<std::int64_t>(given.number("recover-ranks", 0), 1 << 20))),
         save_deadline(given.seconds("save-deadline")),
@@ -485,8 +486,9 @@ class run {
                                 [&] { write_model(plan_.files.directory, plan_.model, words_, *trainer_, writes()); });
       write_timeline();
       try {
-        if (words_.is_text())
-          sample = generate(*trainer_, words_, "In the beginning", plan_.context, words_.bytes() ? 240 : 80, plan_.seed,
+        auto const length = plan_.sample >= 0 ? plan_.sample : words_.bytes() ? 240 : 80;
+        if (words_.is_text() && length > 0)
+          sample = generate(*trainer_, words_, "In the beginning", plan_.context, length, plan_.seed,
                             [&] { return asked_anywhere(world_, no_time()); });
       } catch (numeric_error const&) {  // a diverged run has no text; its summary says how it ended
       }

@@ -114,6 +114,9 @@ class options {
     add("bad-samples", "0", "N",
         "number of sequences that may be left out because they cannot be read; each is reported, and another is in its "
         "place");
+    add("sample", "", "N",
+        "tokens of the text that the model writes at the end (0 = none; default: 240 bytes, or 80 tokens of a "
+        "tokenizer)");
     add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
     add("save-deadline", "1800", "SECONDS", "how long ranks wait while one of them saves or loads");
     add("grace", "25", "SECONDS", "time limit for saving and exiting after SIGTERM, SIGHUP or SIGUSR1");

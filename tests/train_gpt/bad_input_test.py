@@ -51,6 +51,7 @@ refuses("too many ranks", "ranks", "5000", ranks=5000)
 refuses("an unknown axis", "--parallel", "\"depth\"",
         "data, zero1, zero2, zero3, diloco, parameter_server, tensor, sequence, context, pipeline and expert",
         parallel="data,depth=2")
+refuses("a text of fewer than no tokens", "--sample is -1", "at least 0", sample=-1)
 refuses("a share of nothing", "--shares", "2:0", "above 0", shares="2:0")
 refuses("shares in words", "--shares", "\"most\"", "2:1", shares="most")
 refuses("too many shares", "3 weights for 2 ranks", shares="2:1:1")

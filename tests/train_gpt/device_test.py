@@ -16,7 +16,7 @@ if not os.path.exists(SIMULATED):
     runs.skip(SIMULATED + " is not built")
 folder = runs.work_folder()
 TINY = {"layers": 1, "heads": 2, "channels": 16, "context": 8, "batch": 4, "steps": 3, "precision": "fp32", "seed": 3,
-        "text": "text.txt"}
+        "text": "text.txt", "sample": 8}
 with open("text.txt", encoding="utf-8") as file:
     text = file.read()
 with open("text.txt", "w", encoding="utf-8") as file:

@@ -10,8 +10,11 @@ from runs import *
 
 folder = work_folder()
 SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "supervise")
-STEPS = 2000  # several tenths of a second, also on a quick machine
-LONG = {"steps": STEPS, "save_every": 100, "layers": 2, "heartbeat": 0.02}
+LONG = {"save_every": 100, "layers": 2, "heartbeat": 0.02}
+# Two seconds of training, which leave time to kill it; on a quick machine several tenths of a second.
+STEPS = 100 * round(4 / train("speed", reproducible=True, steps=200, **LONG)["seconds"])
+STEPS = min(2000, max(600, STEPS))
+LONG["steps"] = STEPS
 
 
 def supervised(name, *flags, ranks=2, mpi=False, **options):
@@ -67,7 +70,7 @@ expect(code == 1 and "--resume=auto" in err, "--resume=maybe: " + err)
 # A program that is killed is started again, twice; with fewer ranks if that is allowed.
 process = supervised("killed", "--restarts", "2", reproducible=True, **LONG)
 killed = []
-for step in (150, 700):
+for step in (150, STEPS * 7 // 20):
     killed.append(wait_for_step("killed", step, process, killed))
     os.kill(killed[-1], signal.SIGKILL)
 err = ended(process)

@@ -50,6 +50,16 @@ for ranks, mpi, options in ((1, False, {}), (3, False, {"parallel": "zero1"}), (
     sizes = {key: len(values) for key, values in weights(name).items()}
     expect(sizes["transformer.wte.weight"] == 256 * 32, repr(sizes))
 
+# The text at the end has as many tokens as were asked for, here bytes.
+written = {}
+for length in (0, 8, None):
+    code, out, err = attempt("sample", 2, steps=60, sample=length)
+    expect(code == 0, err)
+    begin = out.find("In the beginning")
+    written[length] = out[begin + len("In the beginning") : out.index("\n\nthe run ", begin)] if begin >= 0 else None
+    shutil.rmtree("runs/sample")
+expect(written[0] is None and len(written[8]) <= 8 < len(written[None]) <= 240, repr(written))
+
 # Options not given again are the run's own; those that are given are kept from then on.
 train("longer", 3, steps=20, stop_after=5, batch=9)
 done = subprocess.run([THREADS, "--name", "longer", "--resume", "--steps", "30", "--stop-after", "8"],

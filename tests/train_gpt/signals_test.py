@@ -13,7 +13,8 @@ with open("text.txt", encoding="utf-8") as file:
 with open("long.txt", "w", encoding="utf-8") as text:
     for _ in range(80):
         text.write(words)
-SLOW = {"layers": 6, "heads": 6, "channels": 192, "context": 128, "batch": 32, "text": "long.txt", "steps": 1000}
+SLOW = {"layers": 6, "heads": 6, "channels": 192, "context": 128, "batch": 32, "text": "long.txt", "steps": 1000,
+        "sample": None}
 
 
 def signalled(name, when, signals, pause=0.1, **options):
