@@ -201,7 +201,7 @@ struct group {
   explicit group(int ranks) : size(ranks) {}
   int size;
   std::map<std::uint64_t, meeting> meetings;  // by the number of the call
-  std::map<std::pair<int, int>, std::deque<offer*>> mail;
+  std::map<std::pair<int, int>, std::deque<std::weak_ptr<offer>>> mail;  // an aborted rank's are gone, and never come
   /// The senders and receivers that have asked for a message to each other: two ranks connect in their first one.
   std::set<std::pair<int, int>> sending, receiving;
   std::map<std::uint64_t, std::vector<wish>> splits;
@@ -393,7 +393,7 @@ inline void end_group() {
   auto const all = std::make_shared<std::vector<posted>>(std::move(group_of_thread()));
   group_of_thread().clear();
   if (all->empty()) return;
-  auto const sent = std::make_shared<std::vector<std::unique_ptr<offer>>>();
+  auto const sent = std::make_shared<std::vector<std::shared_ptr<offer>>>();
   auto const begun = std::make_shared<bool>(false);
   auto const of = all->front().at->of;
   int const rank = all->front().at->rank;
@@ -406,18 +406,19 @@ inline void end_group() {
     if (!*begun)
       for (auto const& each : *all)
         if (each.sent) {
-          sent->push_back(std::make_unique<offer>(each.what));
-          of->mail[{rank, each.peer}].push_back(sent->back().get());
+          sent->push_back(std::make_shared<offer>(each.what));
+          of->mail[{rank, each.peer}].push_back(sent->back());
         }
     *begun = true;
     for (auto it = all->begin(); it != all->end();) {
       auto& box = of->mail[{it->peer, rank}];
+      auto const come = box.empty() ? nullptr : box.front().lock();
       if (it->sent) {
         it = all->erase(it);
-      } else if (!box.empty()) {
-        if (box.front()->count != it->what.count) std::abort();  // the test's mistake
-        std::memcpy(it->what.to, box.front()->from, it->what.count);
-        box.front()->kind = -2;  // taken
+      } else if (come != nullptr) {
+        if (come->count != it->what.count) std::abort();  // the test's mistake
+        std::memcpy(it->what.to, come->from, it->what.count);
+        come->kind = -2;  // taken
         box.pop_front();
         it = all->erase(it);
       } else {
