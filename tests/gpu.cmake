@@ -19,6 +19,7 @@ if(TARGET trireme::cuda)
     endif()
     add_executable(gpu.${name} ${source})
     target_link_libraries(gpu.${name} PRIVATE ${library} trireme_warnings)
+    trireme_quick(gpu.${name})
     trireme_add_test(gpu.${name} TIMEOUT 600 LABELS gpu COMMAND $<TARGET_FILE:gpu.${name}>)
   endforeach()
   # The ladder of comm::nccl on a stand-in for CUDA and NCCL, which needs their headers only.

@@ -123,10 +123,13 @@ struct plan {
         compression(given.text("compression")),
         device(given.text("device")),
         saved_options(given.to_json()) {
-    static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"}));
+    static_cast<void>(given.choice("precision", {"fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"}));
     static_cast<void>(given.choice("device", {"cpu", "cuda", "simt"}));
     if (on_device() && is_rounded())
       throw config_error("--precision " + precision + " is emulated on CPUs only; take --device cpu, or bf16");
+    policies.tf32 = precision == "tf32";
+    if (policies.tf32 && !on_device())
+      throw config_error("--precision tf32 is for products on a GPU; take --device cuda, or --precision fp32");
     if (on_device()) expect_device(device);
     model.validate();
     if (shares.given()) policies.parallel.expect_shares();
@@ -250,7 +253,8 @@ class float_evaluation {
 
 std::unique_ptr<any_trainer> trainer_of(plan const& what, comm::any_world& world) {
   if (what.is_rounded()) return make_rounded(what.precision, what.policies, what.model, what.optimizer, world);
-  auto* const make = what.precision == "fp32"   ? (what.on_device() ? make_fp32_on_device : make_fp32)
+  auto* const make = what.precision == "fp32" || what.policies.tf32
+                         ? (what.on_device() ? make_fp32_on_device : make_fp32)
                      : what.precision == "bf16" ? (what.on_device() ? make_bf16_on_device : make_bf16)
                      : what.on_device()         ? make_fp16_on_device
                                                 : make_fp16;

@@ -20,11 +20,11 @@ inline void expect_one_run(trireme::comm::any_world& world, options const& given
                            std::string const& tokens) {
   using namespace trireme;
   auto const whose = "the ranks disagree";
+  auto const& numbers = given.text("precision");
+  bool const in_float = numbers == "fp32" || numbers == "tf32" || numbers == "fp16";
   // Compared alone, because another build may have other options.
   std::array const build{
-      parallel::rank_value{"the build", given.text("precision") == "fp32" || given.text("precision") == "fp16"
-                                            ? build_text<precision::fp32>()
-                                            : build_text<precision::bf16>()}};
+      parallel::rank_value{"the build", in_float ? build_text<precision::fp32>() : build_text<precision::bf16>()}};
   parallel::expect_same_on_all_ranks(world, whose, world.rank(), build,
                                      "start the same program on all of them, with TRIREME_CPU=LEVEL if CPUs differ");
   std::vector<std::string> names;

@@ -53,7 +53,8 @@ class options {
         "cpu | cuda (one GPU, which all ranks share) | simt (the kernels of a GPU in a simulator of its threads, on "
         "the CPU: to check them; very slow)");
     add("precision", "bf16", "P",
-        "fp32 | bf16 | fp16 (with a dynamic loss scale; on the CPU products by Eigen, slower) | fp8 | mxfp8 | nvfp4 "
+        "fp32 | tf32 (fp32 whose products are rounded to TF32, on a GPU only) | bf16 | fp16 (with a dynamic loss "
+        "scale; on the CPU products by Eigen, slower) | fp8 | mxfp8 | nvfp4 "
         "(products of 8 and 4 bits, emulated in bf16, on the CPU only: to try a format)");
     add("compression", "none", "C",
         "none | bf16 | int8 | int4 | int2 | sign | random_k | top_k | top_k_sampled | dgc | power_sgd (int2 "

@@ -21,6 +21,7 @@ inline std::vector<std::string> const compression_names{
 struct preset {
   parallel_choice parallel;
   compression_preset compression;
+  bool tf32 = false;  ///< products of float on a GPU
 
   preset(parallel_choice what, compression_preset on_the_wire) : parallel(std::move(what)), compression(on_the_wire) {
     if (on_the_wire == compression_preset::none) return;

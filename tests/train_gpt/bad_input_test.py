@@ -90,7 +90,9 @@ refuses("micro-batches that are not shared evenly", "but 6 of them", "4 ranks", 
         reproducible=True)
 refuses("a schedule in another order", "gpipe", "pipeline:1f1b", parallel="pipeline:gpipe", reproducible=True)
 refuses("a compressor in a tree", "compressor", compression="bf16", reproducible=True)
-refuses("an unknown precision", "--precision", "\"fp7\"", "fp32, bf16, fp16, fp8, mxfp8 or nvfp4", precision="fp7")
+refuses("an unknown precision", "--precision", "\"fp7\"", "fp32, tf32, bf16, fp16, fp8, mxfp8 or nvfp4",
+        precision="fp7")
+refuses("TF32 on a CPU", "--precision tf32", "--device cuda", "--precision fp32", precision="tf32")
 refuses("an unknown compression", "--compression", "\"zip\"", "top_k", compression="zip")
 refuses("an unknown option", "--colour", colour="red")
 refuses("heads that do not divide", "32 channels", "3 heads", heads=3)

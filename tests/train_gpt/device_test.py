@@ -56,6 +56,14 @@ for model in ("gpt", "llama", "deepseek"):
     compare(1, model=model)
     compare(1, 2e-2, model=model, precision="bf16")
     compare(1, 2e-2, model=model, precision="fp16")
+# TF32: what trains is float, and only products are rounded.
+shutil.rmtree("runs/exact", ignore_errors=True)
+shutil.rmtree("runs/tf32", ignore_errors=True)
+for name, precision in (("exact", "fp32"), ("tf32", "tf32")):
+    done = start("simt", 2, TINY | {"parallel": "tensor", "precision": precision}, name)
+    expect(done.returncode == 0, "%s: %s" % (name, done.stderr[-2000:]))
+far = abs(summary("tf32")["loss_last"] - summary("exact")["loss_last"])
+expect(0 < far < 1e-2, "the last loss with TF32 is %r away from that in float" % far)
 compare(1, experts=4, balance=0.01, dropout=0.2)
 compare(1, model="llama", kv_heads=1)
 compare(1, model="deepseek", ahead=1)

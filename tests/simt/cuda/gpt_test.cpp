@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "../../support/sentence.hpp"
+#include "tensors.hpp"
 #include "training.hpp"
 
 using namespace on_device;
@@ -88,6 +89,29 @@ TEST_CASE("a GPT in CUDA memory: bfloat16, float16, and AdamW", "[gpt]") {
   compare("fp16", parallel::data{}, {}, 3e-3, precision::fp16{.first_scale = 1024});
   expect_the_hosts_training("AdamW", 2, model, optim::adamw{.learning_rate = 1e-3, .epsilon = 1e-4, .clip = 1.0},
                             parallel::data{}, precision::fp32{}, words, 1e-4);
+}
+TEST_CASE("a GPT in CUDA memory: products in TF32 if the precision names it, and there only", "[gpt]") {
+  precision::fp32 const named{.tf32_products = true};
+  CHECK(to_string(named) == "precision::fp32{.tf32_products = true}");
+  CHECK(to_string(precision::fp32{}) == "precision::fp32{}");
+  CHECK_FALSE(named == precision::fp32{});
+  for (auto const& of : {degrees{}, degrees{.data = 2}, degrees{.stages = 2}, degrees{.tensor = 2}}) {
+    auto const ranks = of.data * of.stages * of.tensor;
+    auto const mesh = mesh_of(parallel::data{}, of);
+    settings const how{.micro_batches = of.stages > 1 ? 2 : 0};
+    auto const strict = train<cuda>(ranks, model, moving, mesh, precision::fp32{}, words, how);
+    auto const found = train<cuda>(ranks, model, moving, mesh, named, words, how);
+    CHECK(found.losses.back() < found.losses.front());
+    CHECK(distance(found, strict) <= 1e-2);
+    if (!large) CHECK(found.weights != strict.weights);  // a GPU's library may leave small products as they are
+    CHECK_FALSE(ops::tf32_products::allowed());
+  }
+  launch(comm::threads{.ranks = 1}, [&](auto& world) {
+    CHECK(sentence_of<config_error>(
+              [&] { (void)make_trainer(model, moving, world, mesh_of(parallel::data{}, {}), named); }) ==
+          "trireme::trainer: precision::fp32{.tf32_products = true} is for trainers in CUDA memory, and this one is in "
+          "another; leave .tf32_products out");
+  });
 }
 TEST_CASE("a GPT in CUDA memory: a reproducible training has the same weights on 1, 2 and 4 ranks", "[gpt]") {
   auto dropping = model;

@@ -17,6 +17,7 @@
 #include "../../catch.hpp"
 #include "../../comm/stand_in/ranks.hpp"
 #include "../../formats/scratch.hpp"
+#include "../../support/sentence.hpp"
 #include "../../watchdog.hpp"
 #include "network_kernels.hpp"
 #include "trireme/comm/cuda.hpp"
@@ -305,6 +306,20 @@ TEST_CASE("a training without one of its waits for an event differs from the hos
 TEST_CASE("a training of two ranks of comm::nccl", "[.][one_training]") {
   parallel::zero<2> const strategy{.bucket_bytes = 128};
   CHECK(run(where::nccl, 2, strategy, moving) == run(where::host, 2, strategy, moving));
+}
+
+TEST_CASE("a plain model in CUDA memory: a precision that rounds its products is refused", "[training]") {
+  launch(comm::threads{.ranks = 1}, [&](auto& world) {
+    auto there = comm::in_space<cuda>(world);
+    auto const make = [&] {
+      (void)make_trainer(network_model<cuda>{}, moving, there, precision::fp32{.tf32_products = true});
+    };
+    CHECK(sentence_of<config_error>(make) ==
+          "trireme::trainer: a plain model computes its products itself, and precision::fp32{.tf32_products = true} "
+          "does not change them; open a scope of ops::tf32_products in its forward and backward, or describe the model "
+          "in units");
+    cuda::finish();  // what the model's initial values have queued
+  });
 }
 
 TEST_CASE("a checkpoint goes from the host to a device and back", "[training]") {
