@@ -200,7 +200,7 @@ struct wish {
 struct group {
   explicit group(int ranks) : size(ranks) {}
   int size;
-  std::map<std::uint64_t, meeting> meetings;  // by the number of the call
+  std::map<std::uint64_t, meeting> meetings;                             // by the number of the call
   std::map<std::pair<int, int>, std::deque<std::weak_ptr<offer>>> mail;  // an aborted rank's are gone, and never come
   /// The senders and receivers that have asked for a message to each other: two ranks connect in their first one.
   std::set<std::pair<int, int>> sending, receiving;
