@@ -219,7 +219,8 @@ TEST_CASE("odd files of each source are read, or refused in the sentence that th
   SECTION("another type") {
     expect(arrays(npy(">f4", "(1, 1)") + numbers), "big-endian");
     expect(arrays(npy("|O", "(1, 1)") + numbers), "object");
-    expect(arrays(npy("<U1", "(1, 1)") + numbers), "a.npy");
+    expect(arrays(npy("<U1", "(1, 1)") + numbers), "elements of type \"<U1\" are not read");
+    expect(arrays(npy("<c8", "(1, 1)") + numbers + numbers), "elements of type \"<c8\" are not read");
     expect(archives(zip("not an array")), "begins with");
     expect(said([&] { return data::token_shards{.files = here.write("f.npy", npy("<f4", "(1,)") + numbers)}.open(); }),
            "but tokens are one axis of integers");
