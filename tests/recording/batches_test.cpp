@@ -114,13 +114,14 @@ TEST_CASE("batches are copied in order with kernels and loader", "[recording]") 
 
 TEST_CASE("an order of a batch that is left out is found", "[recording]") {
   auto const done = record(1, 2, {});
-  REQUIRE(done.follows > 0);
+  REQUIRE(done.follows > 1);
   for (auto const number : {std::int64_t{0}, done.orders - 1}) {
     auto const less = record(1, 2, {.order = number});
     INFO(lines(less.findings));
     CHECK(has(less, "embed reads what the copy of a batch writes, without order() between them"));
   }
-  auto const early = record(1, 2, {.follow = done.follows - 1});
+  // The second one: a run may need one follow() less at its end, where a copy that is late has nothing to wait for.
+  auto const early = record(1, 2, {.follow = 1});
   INFO(lines(early.findings));
   CHECK(has(early, "the copy of a batch writes what embed_backward uses, without follow() between them"));
   auto const late = record(1, 2, {.finish = 0});
