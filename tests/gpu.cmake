@@ -29,7 +29,7 @@ if(TARGET trireme::cuda)
     get_target_property(nccl_include NCCL::nccl INTERFACE_INCLUDE_DIRECTORIES)
     target_include_directories(comm.nccl_stand_in SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(comm.nccl_stand_in PRIVATE trireme::trireme trireme_warnings)
-    trireme_add_test(comm.nccl_stand_in TIMEOUT 300 TAKES 80 LABELS comm PROPERTIES PROCESSORS 3
+    trireme_add_test(comm.nccl_stand_in TIMEOUT 900 TAKES 80 LABELS comm PROPERTIES PROCESSORS 3
                      COMMAND $<TARGET_FILE:comm.nccl_stand_in>)
     # ops::on<cuda> and trainings with it: the same stand-in, whose streams run the kernels' source in the stand-in for
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
@@ -55,7 +55,7 @@ if(TARGET trireme::cuda)
       if(source IN_LIST trainings)
         set(processors 3)
       endif()
-      trireme_add_test(simt.${name} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS ${processors}
+      trireme_add_test(simt.${name} TIMEOUT 900 LABELS simt PROPERTIES PROCESSORS ${processors}
                        COMMAND $<TARGET_FILE:simt.cuda> "[${name}]")
     endforeach()
     # Trainings by command: train_gpt/device_test.py starts the program of scripts/train --device simt.
@@ -65,7 +65,7 @@ if(TARGET trireme::cuda)
     endif()
     # Trainings once more in orders that streams and threads allow besides that of the other tests.
     foreach(order IN ITEMS 1 2 4)
-      trireme_add_test(simt.training.order${order} TIMEOUT 300 LABELS simt PROPERTIES PROCESSORS 3
+      trireme_add_test(simt.training.order${order} TIMEOUT 900 LABELS simt PROPERTIES PROCESSORS 3
                        COMMAND ${CMAKE_COMMAND} -E env TRIREME_SIMT_ORDER=${order} $<TARGET_FILE:simt.cuda>
                                "[training]")
     endforeach()
@@ -85,7 +85,7 @@ if(TARGET trireme::cuda)
           target_link_libraries(${target} PRIVATE simt_kernel_tests $<TARGET_OBJECTS:trireme_cuda_stand_in>)
         endforeach()
         # Without the frames kept after a return: before GCC 12.4 they are aligned to 32 bytes, and AVX-512 wants 64.
-        trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 600 TAKES 90 LABELS simt PROPERTIES PROCESSORS 2
+        trireme_add_test(simt.cuda.${sanitizer} TIMEOUT 1200 TAKES 90 LABELS simt PROPERTIES PROCESSORS 2
                          COMMAND ${CMAKE_COMMAND} -E env ASAN_OPTIONS=detect_stack_use_after_return=0
                                  TRIREME_TEST_SANITIZED=${sanitizer}
                                  $<TARGET_FILE:simt.cuda.${sanitizer}> "~[attention]")
