@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/cifar.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d3bb2a15f2142f5fb5d128473fde7fe01d8e21011826b1441d3f7aa99c393f6b
+// SHA-256 of the sources: 62683d5c04671c43e285dc562ecc0e959bf78b831ef35898f672b83e04e511c2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

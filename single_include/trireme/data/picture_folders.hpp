@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/picture_folders.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1d77ecd4438276b404ffbd3239c85168fad495327b1fff9b65f80183f4a1469d
+// SHA-256 of the sources: 40924a9b135c53e5b0bb66769b4387f9374cb717aed7e470a056cdac818e739e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

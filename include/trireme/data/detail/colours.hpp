@@ -7,7 +7,6 @@
 #include <string>
 
 #include "trireme/core/error.hpp"
-#include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme::data::detail {
