@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
         auto const waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
         std::printf("after %.1f s: %s\n", waited, problem.what());
         std::fflush(stdout);
-        std::this_thread::sleep_for(200ms);  // mpirun ends the others at the first exit: let them speak
+        std::this_thread::sleep_for(600ms);  // mpirun ends the others when the first ends: let them print
         throw;
       }
     });

@@ -12,8 +12,8 @@ read -r mpi _ <<< "$mpis"
 run() {
   local at="$folder/$1.$2.$3.${4// /_}"
   # shellcheck disable=SC2046
-  timeout -k 5 30 "$(mpi_run "$mpi")" $(mpi_apart "$mpi" "$at.rank") -n "$1" "$folder/$mpi/program" "$2" "$3" "$4" \
-    > "$at.out" 2> "$at.err"
+  timeout -k 5 60 "$(mpi_run "$mpi")" $(mpi_apart "$mpi" "$at.rank") -n "$1" \
+    "$folder/$mpi/program" "$2" "$3" "$4" "$at.printed" > "$at.out" 2> "$at.err"
   cat "$at".rank.* >> "$at.out" 2> /dev/null
   if [ "$(grep -c '^right after' "$at.out")" -ne "$1" ]; then
     { echo "$1 ranks, $2, $3, $4:"; cat "$at.out" "$at.err"; } > "$at.wrong"

@@ -47,7 +47,10 @@ def killer(longest, one_rank):
         victims = children(process.pid) if one_rank else []
         if one_rank and not victims:
             return False
-        os.kill(draw.choice(victims) if one_rank else process.pid, signal.SIGKILL)
+        try:
+            os.kill(draw.choice(victims) if one_rank else process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # the rank has just ended by itself
+            return False
         return True
 
     return kill

@@ -33,10 +33,16 @@ first.communicate()
 train("held", resume=True, stop_after=1)
 expect(content("runs/held")["runs/held/lock"] == b"", "the lock of a run that has ended names a holder")
 
-# Of two that start at the same time one trains, and the run is its own.
+# Of two that start at the same time one trains (until the other has ended), and the run is its own.
 for pair in range(8):
     name = "pair-%d" % pair
-    both = [start(name, seed=seed, steps=60) for seed in (1, 2)]
+    both = [start(name, seed=seed, steps=10**6) for seed in (1, 2)]
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (has_begun(name) and any(process.poll() is not None for process in both)):
+        time.sleep(0.01)
+    for process in both:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
     ended = [(process.communicate(timeout=120), process.returncode) for process in both]
     codes = [code for _, code in ended]
     expect(sorted(codes) == [0, 1], "%s: exit codes %r: %r" % (name, codes, ended))
