@@ -23,6 +23,7 @@ runs=${RUNS:-1}
 run() { # MPI shared|messages RANKS serialized|single|funneled|multiple CASES
   local at="$folder/$1.$2.$3.$4.${5//,/.}" status options=
   mpi_is_open "$1" && options='--oversubscribe'
+  mpi_own_folder
   # shellcheck disable=SC2046,SC2086
   timeout -k 5 $((60 + 40 * runs)) "$(mpi_run "$1")" $options $(mpi_apart "$1" "$at.rank") -n "$3" \
     "$folder/$1/program" "$2" "$5" "$runs" "$4" "${JITTER:-0}" "${DEADLINE:-3000}" > "$at.out" 2> "$at.err"

@@ -11,6 +11,7 @@ mpi_begin mpi_levels.cpp
 run() { # MPI LEVEL RANKS
   local at="$folder/$1.$2.$3" status options=
   mpi_is_open "$1" && options='--oversubscribe'
+  mpi_own_folder
   # shellcheck disable=SC2046,SC2086
   timeout -k 5 200 "$(mpi_run "$1")" $options $(mpi_apart "$1" "$at.rank") -n "$3" "$folder/$1/program" "$2" \
     > "$at.out" 2> "$at.err"

@@ -11,6 +11,7 @@ read -r mpi _ <<< "$mpis"
 # run RANKS HOW WORLD KIND: as many ranks must be told what is right.
 run() {
   local at="$folder/$1.$2.$3.${4// /_}"
+  mpi_own_folder
   # shellcheck disable=SC2046
   timeout -k 5 60 "$(mpi_run "$mpi")" $(mpi_apart "$mpi" "$at.rank") -n "$1" \
     "$folder/$mpi/program" "$2" "$3" "$4" "$at.printed" > "$at.out" 2> "$at.err"

@@ -6,6 +6,7 @@
 #   mpi_is_open MPI     whether it is Open MPI
 #   mpi_apart MPI FILE  options for that command by which what rank N prints goes into FILE.N, where lines of ranks that
 #                       print at once would be cut into each other (MPICH from 4.2 on)
+#   mpi_own_folder      in a subshell, before it starts a job: one of several at the same time (see own_folder.sh)
 #   mpi_timeout SECONDS COMMAND...   as timeout(1) does for mpirun: 124 if it had to be ended. Mpirun of Open MPI 4 can
 #                       lose the end of a rank (seen once in some hundred programs of MPI_Init and MPI_Allreduce alone,
 #                       one of whose ranks was killed): all ranks have ended, and it waits for ever. It is ended then,
@@ -15,6 +16,11 @@ mpi_compiler() { [ "$1" = mpich ] && echo mpicxx.mpich || echo mpicxx; }
 mpi_run() { [ "$1" = mpich ] && echo mpirun.mpich || echo mpirun; }
 mpi_is_open() { case $("$(mpi_run "$1")" --version 2>&1) in *'Open MPI'*) true ;; *) false ;; esac; }
 mpi_apart() { mpi_is_open "$1" || echo -outfile-pattern "$2.%r"; }
+
+mpi_own_folder() {
+  TMPDIR=$(mktemp -d "$folder/job.XXXXXX")
+  export TMPDIR
+}
 
 mpi_timeout() {
   local left=$(($1 * 5)) ended=0 had_ranks='' pid

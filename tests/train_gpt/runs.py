@@ -1,5 +1,7 @@
 """Starts train_gpt with tiny models and reads what it leaves behind. Python 3 without packages."""
 
+import atexit
+import functools
 import glob
 import json
 import math
@@ -65,7 +67,15 @@ def one_process(name, **options):
 
 
 def environment():
-    return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # (A folder of the test's own: see support/own_folder.sh.)
+    return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TMPDIR": own_folder()}
+
+
+@functools.cache
+def own_folder():
+    folder = tempfile.mkdtemp(prefix="test.")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def quiet():
