@@ -67,13 +67,6 @@ def below(pid):
         return [pid]
 
 
-def signalled(pid, number):
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
-
 def damage(name, draw, counts):
     """Of the newest checkpoint, if there is one before it."""
     steps = checkpoints(name)
@@ -209,14 +202,14 @@ def disturbed(name, draw, disk, counts, struck, trained, plan):
             if fault == "kill":
                 beat = heartbeat(name)
                 counts["killed_in_training"] += beat["phase"] == "training" and beat["time"] > since
-                signalled(victim, signal.SIGKILL)
+                send_signal(victim, signal.SIGKILL)
                 counts["killed"] += 1
                 struck[str(trained)] += 1
                 killed = True
             elif fault == "stop":
-                signalled(victim, signal.SIGSTOP)
+                send_signal(victim, signal.SIGSTOP)
                 time.sleep(draw.uniform(0.05, 1))
-                signalled(victim, signal.SIGCONT)
+                send_signal(victim, signal.SIGCONT)
                 counts["stopped"] += 1
             elif disk.mounted:
                 disk.fill(draw.uniform(0.05, 0.5))

@@ -47,11 +47,7 @@ def killer(longest, one_rank):
         victims = children(process.pid) if one_rank else []
         if one_rank and not victims:
             return False
-        try:
-            os.kill(draw.choice(victims) if one_rank else process.pid, signal.SIGKILL)
-        except ProcessLookupError:  # the rank has just ended by itself
-            return False
-        return True
+        return send_signal(draw.choice(victims) if one_rank else process.pid, signal.SIGKILL)
 
     return kill
 

@@ -37,11 +37,10 @@ expect(content("runs/held")["runs/held/lock"] == b"", "the lock of a run that ha
 for pair in range(8):
     name = "pair-%d" % pair
     both = [start(name, seed=seed, steps=10**6) for seed in (1, 2)]
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not (has_begun(name) and any(process.poll() is not None for process in both)):
-        time.sleep(0.01)
+    wait_for(lambda: both[1].poll() is not None, both[0])  # until one of them has ended
     for process in both:
         if process.poll() is None:
+            wait_for(lambda: has_begun(name), process)
             process.send_signal(signal.SIGTERM)
     ended = [(process.communicate(timeout=120), process.returncode) for process in both]
     codes = [code for _, code in ended]

@@ -1,7 +1,5 @@
 """Starts train_gpt with tiny models and reads what it leaves behind. Python 3 without packages."""
 
-import atexit
-import functools
 import glob
 import json
 import math
@@ -36,6 +34,8 @@ def work_folder():
         skip(THREADS + " is not built")
     folder = tempfile.mkdtemp(prefix="train_gpt.")
     os.chdir(folder)
+    os.environ["TMPDIR"] = os.path.join(folder, "temp")  # for mpirun: see support/own_folder.sh
+    os.mkdir("temp")
     words = ("The quick brown fox jumps over a lazy dog while rain falls on the hills \u2014 and we sleep in the sun "
              "until the river comes home again \u201cslowly\u201d").split()
     draw = random.Random(1)
@@ -67,15 +67,7 @@ def one_process(name, **options):
 
 
 def environment():
-    # (A folder of the test's own: see support/own_folder.sh.)
-    return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TMPDIR": own_folder()}
-
-
-@functools.cache
-def own_folder():
-    folder = tempfile.mkdtemp(prefix="test.")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def quiet():
@@ -285,6 +277,15 @@ def children(pid):
     """The processes that one has started: of mpirun its ranks."""
     with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
         return [int(child) for child in file.read().split()]
+
+
+def send_signal(pid, number):
+    """Whether the process was still there to get it."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def alive(pid):
