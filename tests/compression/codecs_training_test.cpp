@@ -21,10 +21,11 @@ namespace {
 
 using plain = one_of<quantise<8>, quantise<4>, quantise<2>, sign, random_k, top_k_sampled>;
 using sized = by_size<none, error_feedback<quantise<4>>>;
+using large_dgc = by_size<none, dgc>;
 using named = by_name<cast<bf16>, quantise<8>, error_feedback<top_k>, power_sgd>;
 using with_feedback =
     one_of<error_feedback<quantise<4>>, error_feedback<quantise<2>>, error_feedback<compression::sign>,
-           error_feedback<random_k>, error_feedback<top_k_sampled>, dgc, sized, named>;
+           error_feedback<random_k>, error_feedback<top_k_sampled>, dgc, sized, large_dgc, named>;
 
 optim::adamw const adaptive{.learning_rate = 1e-2};
 
@@ -93,6 +94,19 @@ TEST_CASE("dgc learns, resumes bit for bit and sends what is planned; two moment
   with_feedback const codec{dgc{.ratio = 0.1F, .momentum = 0.5}};
   optim::adamw const without_momentum{.learning_rate = 5e-3, .beta1 = 0};
   CHECK(on_mlp.holds_by_threads(3, 0.95, without_momentum, how, codec) == "");
+  // Clipped, and with a first step of more bytes than the planned ones.
+  with_feedback const clipped{dgc{.ratio = 0.1F, .momentum = 0.5, .clip = 0.5, .warmup = 1}};
+  CHECK(on_mlp.holds_by_threads(2, 0.95, without_momentum, how, clipped) == "");
+  CHECK(on_mlp.holds_by_threads(2, 0.95, without_momentum, parallel::data{.bucket_bytes = 1024},
+                                with_feedback{large_dgc{.large = {.ratio = 0.1F, .momentum = 0.5, .warmup = 1},
+                                                        .bytes = 1024}}) == "");
+  // Killed and resumed while the ratio still falls.
+  with_feedback const falling{dgc{.ratio = 0.02F, .momentum = 0.5, .warmup = 30}};
+  launch(policy_cases::counting_threads(2), [&](auto& world) {
+    std::uint64_t hash = 0;
+    auto const problem = on_mlp.learns_and_goes_on(world, 0.95, hash, without_momentum, how, falling);
+    if (world.rank() == 0) CHECK(problem == "");
+  });
   CHECK_THROWS_WITH(on_mlp.state_by_threads(2, adaptive, how, codec),
                     Catch::Matchers::Contains("trireme::compression::dgc applies momentum itself, and the optimizer "
                                               "has a momentum of 0.9, too; use it with optim::sgd{.momentum = 0}"));

@@ -1,8 +1,12 @@
 #include "trireme/compression/compression.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <iterator>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -202,8 +206,58 @@ TEST_CASE("dgc applies momentum before it chooses, and forgets it where it has s
   CHECK(kept == std::vector<float>{0, 2.5F, 0, 2.5F});
 }
 
+TEST_CASE("dgc limits the norm of each tensor's gradient, before momentum", "[compression]") {
+  parameter_info const first{.name = "a", .extents = {2}}, second{.name = "b", .extents = {2}};
+  bucket_form const form{5, {{&first, 0}, {&second, 3}}};  // with a gap of one element
+  compression::dgc::instance<env> state({.ratio = 1, .momentum = 0.5, .clip = 2}, form);
+  state.at_gradient({.rank = 3, .ranks = 4});  // each may add a norm of 1
+  auto const sent = [&](std::vector<float> gradient, std::int64_t from, double scale) {
+    for (auto& each : gradient) each *= static_cast<float>(scale);
+    std::vector<float> sum(gradient.size());
+    std::vector<std::byte> payload(static_cast<std::size_t>(state.payload_bytes(std::ssize(gradient))));
+    state.at_scale(scale);
+    state.encode(tensor_view{gradient}, tensor_view{payload}, from);
+    state.decode(tensor_view{payload}, tensor_view{sum}, false);
+    for (auto& each : sum) each /= static_cast<float>(scale);
+    return sum;
+  };
+  auto const near = [](std::vector<float> const& a, std::vector<float> const& b) {
+    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](float x, float y) {
+      return std::abs(x - y) <= 1e-6F;
+    });
+  };
+  for (double const scale : {1.0, 256.0}) {
+    CHECK(near(sent({3, 4, 0, 0.3F, 0.4F}, 0, scale), {0.6F, 0.8F, 0, 0.3F, 0.4F}));
+    CHECK(near(sent({4, 0, 0}, 1, scale), {1, 0, 0}));      // the second half of a, the gap, the first half of b
+    CHECK(near(sent({0, 0.5F, 7}, 2, scale), {0, 0.0710678F, 0.9949747F}));
+  }
+  auto const nothing = std::numeric_limits<float>::quiet_NaN();
+  CHECK(std::isnan(sent({nothing, 1, 0, 0, 0}, 0, 1)[0]));  // left as it is: the step is skipped
+}
+
+TEST_CASE("dgc sends more in its first steps", "[compression]") {
+  compression::dgc const description{.ratio = 0.01F, .warmup = 40};
+  std::vector<float> ratios;
+  for (std::int64_t const step : {0, 9, 10, 19, 20, 29, 30, 39, 40, 1000}) ratios.push_back(description.ratio_at(step));
+  CHECK(ratios == std::vector<float>{0.25F, 0.25F, 0.0625F, 0.0625F, 0.015625F, 0.015625F, 0.01F, 0.01F, 0.01F, 0.01F});
+  CHECK(compression::dgc{.ratio = 0.001F, .warmup = 3}.ratio_at(2) == 0.015625F);
+  CHECK(compression::dgc{.ratio = 0.5F, .warmup = 3}.ratio_at(0) == 0.5F);
+  CHECK(compression::dgc{}.ratio_at(0) == 0.01F);
+  compression::dgc::instance<env> state(description, {1000, {}});
+  CHECK(state.payload_bytes(1000) == 2000);  // memory is made for these
+  state.at_gradient({.step = 25});
+  CHECK(state.payload_bytes(1000) == 128);  // 16 elements
+  state.at_gradient({.step = 40});
+  CHECK(state.payload_bytes(1000) == 80);
+}
+
 TEST_CASE("dgc is validated, and printed as its source", "[compression]") {
   using compression::dgc;
+  CHECK(to_string(dgc{.clip = 1.5, .warmup = 400}) ==
+        "compression::dgc{.ratio = 0.01f, .momentum = 0.9, .clip = 1.5, .warmup = 400}");
+  CHECK_THROWS_WITH(dgc{.clip = -1}.validate(),
+                    "trireme::compression::dgc: .clip is -1; it must be at least 0, and finite");
+  CHECK_THROWS_WITH(dgc{.warmup = -1}.validate(), "trireme::compression::dgc: .warmup is -1; it must be at least 0");
   CHECK(to_string(dgc{}) == "compression::dgc{.ratio = 0.01f, .momentum = 0.9}");
   CHECK_THROWS_WITH(dgc{.momentum = 1}.validate(), "trireme::compression::dgc: .momentum is 1; it must be in [0, 1)");
   CHECK_THROWS_WITH(error_feedback<dgc>{}.validate(),

@@ -52,6 +52,7 @@ struct encoded_gradient {
   std::int64_t bucket = 0;       ///< number of the bucket; uses of a tied tensor that are sent one by one are counted
   std::int64_t micro_batch = 0;  ///< number of this exchange of the bucket in the step
   int rank = 0;                  ///< among those whose gradients are summed
+  int ranks = 1;                 ///< the number of those
   friend bool operator==(encoded_gradient const&, encoded_gradient const&) = default;
 };
 
@@ -95,7 +96,9 @@ concept summable_compressor = has_compressor_state<C, Env> && requires {
 
 /// A compressor whose payloads can only be gathered: every rank's payload is decoded and added, in rank order.
 ///
-/// payload_bytes(n) is the fixed size for a slice of n elements; decode(payload, gradient, add) writes or adds.
+/// payload_bytes(n) is the size for a slice of n elements, the same on every rank; decode(payload, gradient, add) writes
+/// or adds. It may depend on the step that at_gradient() named; before the first at_gradient() it is the largest one, for
+/// which memory is made.
 template <class C, class Env>
 concept gatherable_compressor = has_compressor_state<C, Env> && !requires {
   typename compressor_state<C, Env>::wire;

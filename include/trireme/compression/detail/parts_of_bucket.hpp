@@ -61,8 +61,7 @@ class one_piece {
     } else if constexpr (summable) {
       sent_ = message_tensor<payload_element, space>(world, shape{n});
     } else {
-      bytes_of_rank_ = codec_.payload_bytes(n);
-      sent_ = message_tensor<payload_element, space>(world, shape{world.size() * bytes_of_rank_});
+      sent_ = message_tensor<payload_element, space>(world, shape{world.size() * codec_.payload_bytes(n)});
     }
   }
 
@@ -76,9 +75,11 @@ class one_piece {
       codec_.encode(piece_, sent_.view(), 0);
       pending_.emplace(world_.all_reduce_async(sent_.view(), reduction::sum{}));
     } else {
+      bytes_of_rank_ = codec_.payload_bytes(piece_.size());
       codec_.encode(piece_, payload(world_.rank()), 0);
-      pending_.emplace(world_.all_gather_async(
-          tensor_view<std::uint8_t, space>(reinterpret_cast<std::uint8_t*>(sent_.view().address()), sent_.extents())));
+      auto* const from = reinterpret_cast<std::uint8_t*>(sent_.view().address());
+      pending_.emplace(
+          world_.all_gather_async(tensor_view<std::uint8_t, space>(from, shape{world_.size() * bytes_of_rank_})));
     }
   }
   [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
@@ -118,7 +119,7 @@ class one_piece {
 
   Comm& world_;
   state codec_;
-  std::int64_t bytes_of_rank_ = 0;
+  std::int64_t bytes_of_rank_ = 0;       // of the payload that is sent
   tensor<payload_element, space> sent_;  // the payload; those of all ranks if they are gathered
   view piece_;
   std::optional<request> pending_;

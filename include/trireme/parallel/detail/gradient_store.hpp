@@ -456,7 +456,8 @@ class gradient_store {
     if (direct_) return;
     if constexpr (has_at_gradient<wire>) {
       it.open->wire->at_gradient(
-          {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank()});
+          {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank(),
+           .ranks = world_.size()});
     }
     {
       auto const now = labelled(it);
