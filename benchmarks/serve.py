@@ -79,7 +79,8 @@ def llama_server():
                    "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF")
         build = os.path.join(place, "build")
         if not (run("cmake of llama.cpp", "cmake", "-S", source, "-B", build, *options) and
-                run("llama.cpp", "cmake", "--build", build, "--parallel", "--target", "llama-server")):
+                run("llama.cpp", "cmake", "--build", build, "--parallel", str(len(os.sched_getaffinity(0))), "--target",
+                    "llama-server")):
             return None
     return program
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5059abaa0065f20ef2931bf9e77ab1a7aa027b9365b0a9f96bd2244d6ea7267a
+// SHA-256 of the sources: e10319e7f38e719b787709f34ed18ecce821eaa5a419e9af3e432c5e6a31a170
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9534,6 +9534,7 @@ struct encoded_gradient {
   std::int64_t bucket = 0;       ///< number of the bucket; uses of a tied tensor that are sent one by one are counted
   std::int64_t micro_batch = 0;  ///< number of this exchange of the bucket in the step
   int rank = 0;                  ///< among those whose gradients are summed
+  int ranks = 1;                 ///< the number of those
   friend bool operator==(encoded_gradient const&, encoded_gradient const&) = default;
 };
 
@@ -9577,7 +9578,9 @@ concept summable_compressor = has_compressor_state<C, Env> && requires {
 
 /// A compressor whose payloads can only be gathered: every rank's payload is decoded and added, in rank order.
 ///
-/// payload_bytes(n) is the fixed size for a slice of n elements; decode(payload, gradient, add) writes or adds.
+/// payload_bytes(n) is the size for a slice of n elements, the same on every rank; decode(payload, gradient, add)
+/// writes or adds. It may depend on the step that at_gradient() named; before the first at_gradient() it is the largest
+/// one, for which memory is made.
 template <class C, class Env>
 concept gatherable_compressor = has_compressor_state<C, Env> && !requires {
   typename compressor_state<C, Env>::wire;
@@ -9932,8 +9935,7 @@ class one_piece {
     } else if constexpr (summable) {
       sent_ = message_tensor<payload_element, space>(world, shape{n});
     } else {
-      bytes_of_rank_ = codec_.payload_bytes(n);
-      sent_ = message_tensor<payload_element, space>(world, shape{world.size() * bytes_of_rank_});
+      sent_ = message_tensor<payload_element, space>(world, shape{world.size() * codec_.payload_bytes(n)});
     }
   }
 
@@ -9947,9 +9949,11 @@ class one_piece {
       codec_.encode(piece_, sent_.view(), 0);
       pending_.emplace(world_.all_reduce_async(sent_.view(), reduction::sum{}));
     } else {
+      bytes_of_rank_ = codec_.payload_bytes(piece_.size());
       codec_.encode(piece_, payload(world_.rank()), 0);
-      pending_.emplace(world_.all_gather_async(
-          tensor_view<std::uint8_t, space>(reinterpret_cast<std::uint8_t*>(sent_.view().address()), sent_.extents())));
+      auto* const from = reinterpret_cast<std::uint8_t*>(sent_.view().address());
+      pending_.emplace(
+          world_.all_gather_async(tensor_view<std::uint8_t, space>(from, shape{world_.size() * bytes_of_rank_})));
     }
   }
   [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
@@ -9989,7 +9993,7 @@ class one_piece {
 
   Comm& world_;
   state codec_;
-  std::int64_t bytes_of_rank_ = 0;
+  std::int64_t bytes_of_rank_ = 0;       // of the payload that is sent
   tensor<payload_element, space> sent_;  // the payload; those of all ranks if they are gathered
   view piece_;
   std::optional<request> pending_;
@@ -10656,24 +10660,42 @@ namespace trireme::compression {
 /// element that waits for several steps arrives with its momentum. Use it with optim::sgd{.momentum = 0}.
 ///
 /// Method   [Lin et al., "Deep Gradient Compression", 2018]: u = momentum u + gradient, v = v + u; the k largest
-///          elements of v are sent, and u and v become 0 there (momentum correction and momentum factor masking). The
-///          paper's local clipping and its warm-up of the ratio are not included.
-/// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1.
-/// Bytes    as top_k. Kept per rank: u and v, each with a copy for a skipped step, so four times the gradient.
+///          elements of v are sent, and u and v become 0 there (momentum correction and momentum factor masking).
+///          `clip` limits the gradient that a rank adds to u, tensor by tensor, to a norm of clip / sqrt(p) on p ranks,
+///          so that the norm of a sum of p independent ones is about `clip` at most (local gradient clipping). The
+///          paper clips by the norm of all tensors together, which is not known while backward still runs. The ratio
+///          falls to its value within `warmup` steps: 1/4, 1/16, 1/64 and 1/256 in a quarter of them each, but never
+///          less than `ratio`.
+/// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1. Where a strategy cuts a tensor into slices,
+///          `clip` holds for each of them.
+/// Bytes    as top_k; 2 n in the first quarter of `warmup`. Plans have those of a step after it. Kept per rank: u and
+///          v, each with a copy for a skipped step, so four times the gradient.
 /// Ranks    each rank has its own u and v; payloads are added in rank order.
-/// Numerics lossy and biased; dgc{.ratio = 1} sends the gradient: every u is 0 after each step.
-/// Errors   config_error unless 0 < ratio <= 1 and 0 <= momentum < 1, or if the optimizer applies momentum, too.
+/// Numerics lossy and biased; dgc{.ratio = 1} sends the gradient: every u is 0 after each step. Norms are exact sums
+///          of squares, so they do not depend on the machine. In CUDA memory each is a wait of the host.
+/// Errors   config_error unless 0 < ratio <= 1, 0 <= momentum < 1, clip >= 0 and warmup >= 0, or if the optimizer
+///          applies momentum, too.
 /// @models gatherable_compressor          @see compression::error_feedback, compression::top_k
 struct dgc {
   TRIREME_NEEDS_KERNELS("compression::dgc", selection);
   using policy_category = slot::compression;
   float ratio = 0.01F;
   double momentum = 0.9;
+  double clip = 0;          ///< limit of the norm of a tensor's gradient, before momentum; 0: none
+  std::int64_t warmup = 0;  ///< steps until the ratio is `ratio`
   friend bool operator==(dgc const&, dgc const&) = default;
 
   void validate() const {
     detail::expect_ratio("dgc", ratio);
     expect_number("compression::dgc", ".momentum", momentum, below_one);
+    expect_number("compression::dgc", ".clip", clip, not_negative);
+    expect_number("compression::dgc", ".warmup", warmup, not_negative);
+  }
+  /// The part of the elements that is sent in a step of the run.
+  [[nodiscard]] float ratio_at(std::int64_t step) const noexcept {
+    if (step >= warmup) return ratio;
+    auto const quarter = static_cast<int>(4 * step / warmup);
+    return std::max(ratio, std::ldexp(0.25F, -2 * quarter));
   }
   void validate_feedback() const {
     throw config_error("trireme::compression::dgc keeps what it has not sent itself; use it without error_feedback");
@@ -10698,7 +10720,7 @@ struct dgc {
 
    public:
     instance(dgc const& description, bucket_form const& form)
-        : ratio_(description.ratio), momentum_(description.momentum), form_(form) {
+        : description_(description), form_(form), ratio_(description.ratio_at(0)) {
       description.validate();
       for (auto* const each : {&velocity_, &residual_, &next_velocity_, &next_residual_}) {
         *each = tensor<gradient, space>(shape{form.elements});
@@ -10708,13 +10730,20 @@ struct dgc {
       kernels::fill(zeros_.view(), 0.0);
     }
     void at_scale(double scale) { scale_ = scale; }
+    void at_gradient(encoded_gradient const& which) {
+      ranks_ = which.ranks;
+      // What runs in phantom memory is a plan, which shows a step of the long rest of the run.
+      ratio_ = std::is_same_v<space, phantom> ? description_.ratio : description_.ratio_at(which.step);
+    }
+    /// Before the first at_gradient() those of the first step, which sends the most.
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
     void encode(view slice, tensor_view<std::byte, space> payload, std::int64_t first) {
       auto const n = slice.size();
+      if (description_.clip > 0) limit_norms(slice, first);
       auto const u = next_velocity_.view().flat(first, n);
       auto const v = next_residual_.view().flat(first, n);
       kernels::copy(u, constant(velocity_.view().flat(first, n)));
-      kernels::scale(u, momentum_);
+      kernels::scale(u, description_.momentum);
       kernels::accumulate(u, constant(slice), 1 / scale_);
       kernels::copy(v, constant(residual_.view().flat(first, n)));
       kernels::add(v, constant(u));
@@ -10749,11 +10778,26 @@ struct dgc {
 
    private:
     [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
+    // Of each tensor what lies in the slice, whose first element is the bucket's element `first`.
+    void limit_norms(view slice, std::int64_t first) {
+      auto const limit = description_.clip / std::sqrt(static_cast<double>(ranks_)) * scale_;
+      for (auto const& [info, offset] : form_.tensors) {
+        auto const begin = std::max(offset, first);
+        auto const end = std::min(offset + info->extents.size(), first + slice.size());
+        if (begin >= end) continue;
+        auto const own = slice.flat(begin - first, end - begin);
+        exact_sum squares;
+        kernels::sum_of_squares(constant(own), squares);
+        auto const norm = std::sqrt(squares.value());
+        if (norm > limit) kernels::scale(own, limit / norm);
+      }
+    }
 
-    float ratio_;
-    double momentum_;
-    double scale_ = 1;
+    dgc description_;
     bucket_form form_;
+    float ratio_;  // of the gradient that at_gradient() named
+    int ranks_ = 1;
+    double scale_ = 1;
     tensor<gradient, space> velocity_, residual_;            // u and v, without the factor of the loss
     tensor<gradient, space> next_velocity_, next_residual_;  // the same if the step is taken
     tensor<gradient, space> zeros_;
@@ -10761,7 +10805,8 @@ struct dgc {
 };
 
 [[nodiscard]] inline std::string to_string(dgc const& c) {
-  return text("compression::dgc{.ratio = ", c.ratio, "f, .momentum = ", c.momentum, "}");
+  return text("compression::dgc{.ratio = ", c.ratio, "f, .momentum = ", c.momentum,
+              c.clip > 0 ? text(", .clip = ", c.clip) : "", c.warmup > 0 ? text(", .warmup = ", c.warmup) : "", "}");
 }
 
 }  // namespace trireme::compression
@@ -39107,8 +39152,11 @@ class gradient_store {
       nonfinite_.look_at(tensor_view<element const, space>(gradients_.whole(it)));
     if (direct_) return;
     if constexpr (has_at_gradient<wire>) {
-      it.open->wire->at_gradient(
-          {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank()});
+      it.open->wire->at_gradient({.step = step_,
+                                  .bucket = &it - gradients_.all().data(),
+                                  .micro_batch = it.rounds,
+                                  .rank = world_.rank(),
+                                  .ranks = world_.size()});
     }
     {
       auto const now = labelled(it);
@@ -39643,7 +39691,8 @@ class coded_changes final : public change_sums<Env> {
         kernels::copy(it.sent.view().flat(0, it.elements), constant(it.master.view()));
       }
       if constexpr (has_at_gradient<wire>)
-        it.way->at_gradient({.step = step, .bucket = it.number, .micro_batch = 0, .rank = ranks_.rank()});
+        it.way->at_gradient(
+            {.step = step, .bucket = it.number, .micro_batch = 0, .rank = ranks_.rank(), .ranks = ranks_.size()});
       auto const now = labelled_bucket(ranks_, b);
       it.way->begin(it.sent.view(), 1.0);
       it.pending = true;

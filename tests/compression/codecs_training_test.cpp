@@ -97,9 +97,9 @@ TEST_CASE("dgc learns, resumes bit for bit and sends what is planned; two moment
   // Clipped, and with a first step of more bytes than the planned ones.
   with_feedback const clipped{dgc{.ratio = 0.1F, .momentum = 0.5, .clip = 0.5, .warmup = 1}};
   CHECK(on_mlp.holds_by_threads(2, 0.95, without_momentum, how, clipped) == "");
-  CHECK(on_mlp.holds_by_threads(2, 0.95, without_momentum, parallel::data{.bucket_bytes = 1024},
-                                with_feedback{large_dgc{.large = {.ratio = 0.1F, .momentum = 0.5, .warmup = 1},
-                                                        .bytes = 1024}}) == "");
+  CHECK(on_mlp.holds_by_threads(
+            2, 0.95, without_momentum, parallel::data{.bucket_bytes = 1024},
+            with_feedback{large_dgc{.large = {.ratio = 0.1F, .momentum = 0.5, .warmup = 1}, .bytes = 1024}}) == "");
   // Killed and resumed while the ratio still falls.
   with_feedback const falling{dgc{.ratio = 0.02F, .momentum = 0.5, .warmup = 30}};
   launch(policy_cases::counting_threads(2), [&](auto& world) {

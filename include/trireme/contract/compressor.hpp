@@ -96,9 +96,9 @@ concept summable_compressor = has_compressor_state<C, Env> && requires {
 
 /// A compressor whose payloads can only be gathered: every rank's payload is decoded and added, in rank order.
 ///
-/// payload_bytes(n) is the size for a slice of n elements, the same on every rank; decode(payload, gradient, add) writes
-/// or adds. It may depend on the step that at_gradient() named; before the first at_gradient() it is the largest one, for
-/// which memory is made.
+/// payload_bytes(n) is the size for a slice of n elements, the same on every rank; decode(payload, gradient, add)
+/// writes or adds. It may depend on the step that at_gradient() named; before the first at_gradient() it is the largest
+/// one, for which memory is made.
 template <class C, class Env>
 concept gatherable_compressor = has_compressor_state<C, Env> && !requires {
   typename compressor_state<C, Env>::wire;

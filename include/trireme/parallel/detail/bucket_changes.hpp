@@ -164,11 +164,8 @@ class coded_changes final : public change_sums<Env> {
         kernels::copy(it.sent.view().flat(0, it.elements), constant(it.master.view()));
       }
       if constexpr (has_at_gradient<wire>)
-        it.way->at_gradient({.step = step,
-                             .bucket = it.number,
-                             .micro_batch = 0,
-                             .rank = ranks_.rank(),
-                             .ranks = ranks_.size()});
+        it.way->at_gradient(
+            {.step = step, .bucket = it.number, .micro_batch = 0, .rank = ranks_.rank(), .ranks = ranks_.size()});
       auto const now = labelled_bucket(ranks_, b);
       it.way->begin(it.sent.view(), 1.0);
       it.pending = true;

@@ -455,9 +455,11 @@ class gradient_store {
       nonfinite_.look_at(tensor_view<element const, space>(gradients_.whole(it)));
     if (direct_) return;
     if constexpr (has_at_gradient<wire>) {
-      it.open->wire->at_gradient(
-          {.step = step_, .bucket = &it - gradients_.all().data(), .micro_batch = it.rounds, .rank = world_.rank(),
-           .ranks = world_.size()});
+      it.open->wire->at_gradient({.step = step_,
+                                  .bucket = &it - gradients_.all().data(),
+                                  .micro_batch = it.rounds,
+                                  .rank = world_.rank(),
+                                  .ranks = world_.size()});
     }
     {
       auto const now = labelled(it);
