@@ -7,10 +7,4 @@ while [[ $1 != instead-of ]]; do
   shift
 done
 shift 2
-# clang++ would include an older precompiled header into the new one.
-previous=''
-for argument in "$@"; do
-  if [[ $previous == -o && $argument == *.gch ]]; then rm -f "$argument"; fi
-  previous=$argument
-done
 exec "${command[@]}" "$@"
