@@ -58,11 +58,7 @@ struct dgc {
     expect_number("compression::dgc", ".warmup", warmup, not_negative);
   }
   /// The part of the elements that is sent in a step of the run.
-  [[nodiscard]] float ratio_at(std::int64_t step) const noexcept {
-    if (step >= warmup) return ratio;
-    auto const quarter = static_cast<int>(4 * step / warmup);
-    return std::max(ratio, std::ldexp(0.25F, -2 * quarter));
-  }
+  [[nodiscard]] float ratio_at(std::int64_t step) const noexcept { return detail::ratio_at(ratio, warmup, step); }
   void validate_feedback() const {
     throw config_error("trireme::compression::dgc keeps what it has not sent itself; use it without error_feedback");
   }
@@ -86,7 +82,12 @@ struct dgc {
 
    public:
     instance(dgc const& description, bucket_form const& form)
-        : description_(description), form_(form), ratio_(description.ratio_at(0)) {
+        : last_ratio_(description.ratio),
+          warmup_(description.warmup),
+          momentum_(description.momentum),
+          clip_(description.clip),
+          form_(form),
+          ratio_(description.ratio_at(0)) {
       description.validate();
       for (auto* const each : {&velocity_, &residual_, &next_velocity_, &next_residual_}) {
         *each = tensor<gradient, space>(shape{form.elements});
@@ -99,17 +100,17 @@ struct dgc {
     void at_gradient(encoded_gradient const& which) {
       ranks_ = which.ranks;
       // What runs in phantom memory is a plan, which shows a step of the long rest of the run.
-      ratio_ = std::is_same_v<space, phantom> ? description_.ratio : description_.ratio_at(which.step);
+      ratio_ = std::is_same_v<space, phantom> ? last_ratio_ : detail::ratio_at(last_ratio_, warmup_, which.step);
     }
     /// Before the first at_gradient() those of the first step, which sends the most.
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
     void encode(view slice, tensor_view<std::byte, space> payload, std::int64_t first) {
       auto const n = slice.size();
-      if (description_.clip > 0) limit_norms(slice, first);
+      if (clip_ > 0) limit_norms(slice, first);
       auto const u = next_velocity_.view().flat(first, n);
       auto const v = next_residual_.view().flat(first, n);
       kernels::copy(u, constant(velocity_.view().flat(first, n)));
-      kernels::scale(u, description_.momentum);
+      kernels::scale(u, momentum_);
       kernels::accumulate(u, constant(slice), 1 / scale_);
       kernels::copy(v, constant(residual_.view().flat(first, n)));
       kernels::add(v, constant(u));
@@ -146,7 +147,7 @@ struct dgc {
     [[nodiscard]] std::int64_t kept(std::int64_t n) const { return detail::kept_elements(ratio_, n); }
     // Of each tensor what lies in the slice, whose first element is the bucket's element `first`.
     void limit_norms(view slice, std::int64_t first) {
-      auto const limit = description_.clip / std::sqrt(static_cast<double>(ranks_)) * scale_;
+      auto const limit = clip_ / std::sqrt(static_cast<double>(ranks_)) * scale_;
       for (auto const& [info, offset] : form_.tensors) {
         auto const begin = std::max(offset, first);
         auto const end = std::min(offset + info->extents.size(), first + slice.size());
@@ -159,7 +160,9 @@ struct dgc {
       }
     }
 
-    dgc description_;
+    float last_ratio_;
+    std::int64_t warmup_;
+    double momentum_, clip_;
     bucket_form form_;
     float ratio_;  // of the gradient that at_gradient() named
     int ranks_ = 1;
