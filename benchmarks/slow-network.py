@@ -15,6 +15,7 @@ bucket) from step 10 on, or from its default, step 1000. With diloco each rank h
 steps, and the loss is the mean over both.
 
 Options: --rate 100mbit, --delay 0ms, --seconds N (90, each method), --steps N (at most; 100000), --target LOSS (2.5),
+--schedule constant (or cosine: over --steps, to a tenth of each learning rate),
 --only NAME,..., --layers 6, --heads 6, --channels 384, --context 256, --batch 4 (of a rank).
 """
 
@@ -71,6 +72,7 @@ def peer(method, rank, options):
         state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=4, **first)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps, 1e-4)
     tokens = torch.frombuffer(bytearray(pathlib.Path(options.tokens).read_bytes()), dtype=torch.uint8).long()
     samples = (len(tokens) - 1) // options.context
     order = torch.Generator().manual_seed(1)
@@ -86,6 +88,8 @@ def peer(method, rank, options):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        if options.schedule == "cosine":
+            falling.step()
         numbers = torch.tensor([loss.item()])
         distributed.all_reduce(numbers)  # the mean loss of both ranks, which this library's steps also have
         used += time.monotonic() - start
@@ -125,6 +129,7 @@ def main():
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--delay", default="0ms")
     parser.add_argument("--only", default="")
+    parser.add_argument("--schedule", choices=("constant", "cosine"), default="constant")
     parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--target", type=float, default=2.5)
     for name, default in (("steps", 100000), ("layers", 6), ("heads", 6), ("channels", 384), ("context", 256),
@@ -164,7 +169,7 @@ def main():
                 continue
             if method in OURS:
                 command = ["mpirun", "-n", "2", str(program), method, str(tokens), str(options.seconds),
-                           str(options.steps), *sizes]
+                           str(options.steps), options.schedule, *sizes]
                 said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True,
                                       env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout
             else:
