@@ -35,7 +35,8 @@ if(TARGET trireme::cuda)
     # a GPU's threads. Each *_test.cpp is a test. scripts/test-gpu runs the same files on a GPU.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/cuda/*_test.cpp)
     set(trainings ${sources})
-    list(FILTER sources EXCLUDE REGEX "/(compressed|gpt|memory|models|nccl|streams|training|vision)_test\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX
+         "/(compressed|gpt|memory|models|nccl|serving|streams|training|vision)_test\\.cpp$")
     list(REMOVE_ITEM trainings ${sources})
     add_library(simt_kernel_tests OBJECT EXCLUDE_FROM_ALL ${sources})
     add_library(simt_trainings OBJECT EXCLUDE_FROM_ALL ${trainings})

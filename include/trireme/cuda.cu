@@ -20,6 +20,7 @@
 #include "trireme/ops/cuda/selection.cu"
 #include "trireme/ops/cuda/embedding.cu"
 #include "trireme/ops/cuda/norms.cu"
+#include "trireme/ops/cuda/paged_attention.cu"
 #include "trireme/ops/cuda/heads.cu"
 #include "trireme/ops/cuda/losses.cu"
 #include "trireme/ops/cuda/routing.cu"

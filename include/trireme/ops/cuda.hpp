@@ -12,6 +12,7 @@
 #include "trireme/ops/cuda/losses.hpp"
 #include "trireme/ops/cuda/low_rank.hpp"
 #include "trireme/ops/cuda/norms.hpp"
+#include "trireme/ops/cuda/paged_attention.hpp"
 #include "trireme/ops/cuda/products.hpp"
 #include "trireme/ops/cuda/routing.hpp"
 #include "trireme/ops/cuda/selection.hpp"

@@ -14,6 +14,7 @@
 #include "trireme/ops/cuda/losses.cu"
 #include "trireme/ops/cuda/low_rank.cu"
 #include "trireme/ops/cuda/norms.cu"
+#include "trireme/ops/cuda/paged_attention.cu"
 #include "trireme/ops/cuda/products.cu"
 #include "trireme/ops/cuda/routing.cu"
 #include "trireme/ops/cuda/selection.cu"

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <limits>
+
+#include "trireme/contract/paged_rows.hpp"
+#include "trireme/ops/cuda/attention_launch.hpp"
+#include "trireme/ops/cuda/float_types.cuh"
+#include "trireme/ops/cuda/paged_attention_launch.hpp"
+
+// Attention over pages. A page has for each key head the keys of its positions, number by number, then their values
+// (ops/paged_attention.hpp), so that neighbouring threads read neighbouring numbers of both.
+
+namespace trireme::ops::detail::device {
+
+using cuda_kernels::paged_work;
+
+inline constexpr int paged_threads = 128;
+inline constexpr std::int64_t page_positions = paged_rows::page;
+
+/// Where the keys of a position begin in memory of all pages, for a key head: number i is i * page_positions further.
+__device__ __forceinline__ std::int64_t paged_key(paged_work const& all, std::int64_t first_page,
+                                                  std::int64_t position, std::int64_t key_head) {
+  auto const page = static_cast<std::int64_t>(all.pages[first_page + position / page_positions]);
+  return (page * all.key_heads + key_head) * 2 * page_positions * all.width + position % page_positions;
+}
+/// Where its values begin, one number after the other.
+__device__ __forceinline__ std::int64_t paged_value(paged_work const& all, std::int64_t first_page,
+                                                    std::int64_t position, std::int64_t key_head) {
+  auto const page = static_cast<std::int64_t>(all.pages[first_page + position / page_positions]);
+  auto const before = (page * all.key_heads + key_head) * 2 + 1;
+  return (before * page_positions + position % page_positions) * all.width;
+}
+
+/// A task is a number of a key head of a row: it writes the one of its key, and the one of its value.
+template <class T>
+__global__ void __launch_bounds__(block_threads) keep_pages(T* kept, T const* qkv, paged_work const all) {
+  auto const channels = all.heads * all.width, each = all.heads / all.key_heads;
+  auto const numbers = all.key_heads * all.width;
+  for (auto task = first_task(); task < all.rows * numbers; task += all_tasks()) {
+    auto const row = task / numbers, head = task % numbers / all.width, i = task % all.width;
+    auto const position = all.places[2 * row], first_page = all.places[2 * row + 1];
+    T const* const key = qkv + (3 * row + 1) * channels + head * each * all.width;
+    kept[paged_key(all, first_page, position, head) + i * page_positions] = key[i];
+    kept[paged_value(all, first_page, position, head) + i] = key[channels + i];
+  }
+}
+
+/// The largest x of the block's threads, or their sum, added in a fixed tree: the same on every thread. `parts` has a
+/// number for each warp, and is used again only after a barrier of the caller.
+template <bool Largest, class Real>
+__device__ __forceinline__ Real over_block(Real x, Real (&parts)[paged_threads / warp_width]) {
+  for (int by = warp_width / 2; by > 0; by /= 2) {
+    auto const other = shuffle_xor(x, by);
+    x = Largest ? (other > x ? other : x) : sum(x, other);
+  }
+  if (threadIdx.x % warp_width == 0) parts[threadIdx.x / warp_width] = x;
+  sync_block();
+  auto all = parts[0];
+  for (int w = 1; w < paged_threads / warp_width; ++w)
+    all = Largest ? (parts[w] > all ? parts[w] : all) : sum(all, parts[w]);
+  return all;
+}
+
+/// A block is a row and a head. It goes over the positions that the row sees, as many at a time as it has threads: each
+/// thread forms the score of one of them, then sums their values for some columns. Sums of a column are in the order of
+/// positions, with the scale of the largest score so far.
+template <class T>
+__global__ void __launch_bounds__(paged_threads)
+    attend_pages(T* y, T const* kept, T const* qkv, paged_work const all, sum_type<T> const scale) {
+  using real = sum_type<T>;
+  constexpr int columns = cuda_kernels::widest_head / paged_threads;  // of a thread
+  auto& query = block_shared<real[cuda_kernels::widest_head], 0>();
+  auto& weights = block_shared<real[paged_threads], 1>();
+  auto& largest = block_shared<real[paged_threads / warp_width], 2>();
+  auto& totals = block_shared<real[paged_threads / warp_width], 3>();
+  auto const thread = static_cast<std::int64_t>(threadIdx.x);
+  auto const row = static_cast<std::int64_t>(blockIdx.x) / all.heads;
+  auto const head = static_cast<std::int64_t>(blockIdx.x) % all.heads;
+  auto const key_head = head / (all.heads / all.key_heads), channels = all.heads * all.width;
+  auto const position = all.places[2 * row], first_page = all.places[2 * row + 1];
+  for (auto i = thread; i < all.width; i += paged_threads)
+    query[i] = product(wide(qkv[3 * row * channels + head * all.width + i]), scale);
+  real top = -std::numeric_limits<real>::infinity(), total = 0, sums[columns] = {};
+  auto const first = all.window > 0 && all.window <= position ? position + 1 - all.window : std::int64_t{0};
+  sync_block();
+  for (auto begin = first; begin <= position; begin += paged_threads) {
+    auto const count = position + 1 - begin < paged_threads ? position + 1 - begin : std::int64_t{paged_threads};
+    real score = -std::numeric_limits<real>::infinity();
+    if (thread < count) {
+      T const* const key = kept + paged_key(all, first_page, begin + thread, key_head);
+      score = 0;
+      for (std::int64_t i = 0; i < all.width; ++i) score = fused(query[i], wide(key[i * page_positions]), score);
+    }
+    auto const found = over_block<true>(score, largest);
+    auto const now = found > top ? found : top;
+    auto const weight = thread < count ? exponential(difference(score, now)) : real{0};
+    auto const fade = exponential(difference(top, now));
+    weights[thread] = weight;
+    total = fused(total, fade, over_block<false>(weight, totals));
+    top = now;
+    for (int c = 0; c < columns; ++c) {
+      auto const i = thread + c * paged_threads;
+      if (i >= all.width) break;
+      sums[c] = product(sums[c], fade);
+      for (std::int64_t j = 0; j < count; ++j) {
+        auto const value = kept[paged_value(all, first_page, begin + j, key_head) + i];
+        sums[c] = fused(weights[j], wide(value), sums[c]);
+      }
+    }
+  }
+  for (int c = 0; c < columns; ++c) {
+    auto const i = thread + c * paged_threads;
+    if (i < all.width) y[row * channels + head * all.width + i] = narrow<T>(quotient(sums[c], total));
+  }
+}
+
+}  // namespace trireme::ops::detail::device
