@@ -130,6 +130,9 @@ put packaging/a.cpp '// This is no tensor.';                     accepts words
 put $h/nn/a.hpp 'int x;  // This is no tensor.';                 refuses words 'say what it is'
 put src/a.cpp '// This is no tensor.';                           refuses words 'say what it is'
 
+put docs/a.md "## One\n### Use\n## Two\n### Use\n\`\`\`\n# a\n# a\n\`\`\`"; accepts headings
+put docs/a.md "## One\n### Use\ntext\n### Use";                 refuses headings 'stands twice; keep one'
+
 if command -v clang-format-14 >/dev/null || [[ -x $root/build/venv/bin/clang-format ]]; then
   cp "$root/.clang-format" "$tree/"
   put $h/nn/a.hpp 'int   x ;';                                  refuses format 'run scripts/lint --fix'
