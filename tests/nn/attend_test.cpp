@@ -360,45 +360,62 @@ TEST_CASE("widths of latent attention that do not fit are refused in one sentenc
 
 namespace {
 
-/// The largest difference of logits between samples that go on and whole ones, relative: the first positions at once,
-/// then one by one, some together, and the samples again from the beginning.
+/// Rows of two sequences of as many positions, with pages in turn.
+struct two_sequences {
+  std::vector<paged_rows::place> places;
+  std::vector<std::int32_t> pages;
+  std::vector<std::int64_t> last;
+  two_sequences(std::int64_t first, std::int64_t count, std::int64_t context) {
+    auto const each = (context + paged_rows::page - 1) / paged_rows::page;
+    for (std::int64_t which = 0; which < 2; ++which) {
+      for (auto at = first; at < first + count; ++at) places.push_back({at, which * each});
+      for (std::int64_t page = 0; page < each; ++page) pages.push_back(static_cast<std::int32_t>(2 * page + which));
+      last.push_back((which + 1) * count - 1);
+    }
+  }
+  [[nodiscard]] paged_rows view() const { return {places, pages, static_cast<std::int64_t>(pages.size()), last}; }
+};
+
+/// The largest difference of logits between rows of sequences and whole samples, relative: the first positions at once,
+/// then one by one, some together, and the sequences again from the beginning.
 template <class Trainer>
 double far_from_whole(Trainer& trainer, std::int64_t context) {
   std::vector<std::int32_t> words(static_cast<std::size_t>(2 * context));
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::int32_t>((i * i + i / 7) % 37);
-  auto const part = [&](std::int64_t first, std::int64_t count, std::vector<std::int32_t>& to) {
+  auto const part = [&](std::int64_t first, std::int64_t count, shape const& form, std::vector<std::int32_t>& to) {
     to.clear();
     for (std::int64_t sample = 0; sample < 2; ++sample) {
       auto const begin = words.begin() + sample * context + first;
       to.insert(to.end(), begin, begin + count);
     }
-    return make_samples(tensor_view<std::int32_t const>(to.data(), {2, count}), tensor_view<std::int32_t const>{});
+    return make_samples(tensor_view<std::int32_t const>(to.data(), form), tensor_view<std::int32_t const>{});
   };
   // In double where the trainer computes so.
   auto const numbers = [](auto const& out) { return std::vector<double>(out.span().begin(), out.span().end()); };
-  auto const outputs = [&](samples const& batch, bool more) {
+  auto const outputs = [&](samples const& batch, paged_rows const* rows) {
     if constexpr (std::is_same_v<typename Trainer::env::compute, double>)
-      return numbers(more ? trainer.engine().predict_more(batch) : trainer.engine().predict(batch));
+      return numbers(rows != nullptr ? trainer.engine().predict_rows(batch, *rows) : trainer.engine().predict(batch));
     else
-      return numbers(more ? trainer.predict_more(batch) : trainer.predict(batch));
+      return numbers(rows != nullptr ? trainer.predict_rows(batch, *rows) : trainer.predict(batch));
   };
   std::vector<std::int32_t> now, all;
   double most = 0;
   for (int round = 0; round < 2; ++round) {
     std::int64_t known = 0;
     for (std::int64_t const count : {round == 0 ? 5 : 1, 1, 1, 4, 1, 8, 1, 1}) {
-      auto const more = outputs(part(known, count, now), true);
+      two_sequences const both(known, count, context);
+      auto const rows = both.view();
+      auto const more = outputs(part(known, count, {1, 2 * count}, now), &rows);
       known += count;
-      most = std::max(most, toy::distance(more, outputs(part(0, known, all), false)));
+      most = std::max(most, toy::distance(more, outputs(part(0, known, {2, known}, all), nullptr)));
     }
-    trainer.forget();
   }
   return most;
 }
 
 }  // namespace
 
-TEST_CASE("continued samples have the outputs of whole samples", "[nn]") {
+TEST_CASE("rows of sequences have the outputs of whole samples", "[nn]") {
   watchdog dog("going on");
   auto const far = [](auto const& model, auto& world, auto const& policy, auto precision) {
     auto trainer = make_trainer(model, optim::sgd{}, world, policy, precision);
@@ -430,33 +447,41 @@ TEST_CASE("continued samples have the outputs of whole samples", "[nn]") {
   });
 }
 
-TEST_CASE("impossible continuations are refused, and an error or a step ends the continued samples", "[nn]") {
-  watchdog dog("going on");
+TEST_CASE("rows of sequences that cannot be computed are refused, and pages are kept when there are more of them", "[nn]") {
+  watchdog dog("rows of sequences");
   comm::self_world self;
-  std::vector<std::int32_t> const words(48, 1);
-  auto const samples_of = [&](std::int64_t count, std::int64_t positions) {
-    return make_samples(tensor_view<std::int32_t const>(words.data(), {count, positions}),
-                        tensor_view<std::int32_t const>{});
-  };
-  auto const refused = [&](nn::attend const& options) {
+  std::vector<std::int32_t> const words(50, 1);
+  auto const refused = [&](nn::attend const& options, std::int64_t first, std::int64_t count) {
     auto model = training.model;
     model.options = options;
     auto trainer = make_trainer(model, optim::sgd{}, self);
-    return sentence_of<config_error>([&] { static_cast<void>(trainer.predict_more(samples_of(1, 3))); });
+    two_sequences const both(first, count, 32);
+    return sentence_of<config_error>([&] {
+      static_cast<void>(
+          trainer.predict_rows(make_samples(tensor_view<std::int32_t const>(words.data(), {1, 2 * count}),
+                                            tensor_view<std::int32_t const>{}),
+                               both.view()));
+    });
   };
-  CHECK(contains(refused({.causal = false}), "cannot be computed one after the other"));
-  CHECK(contains(refused({.tokens = {.separator = 5}}), "needs whole samples"));
+  CHECK(contains(refused({.causal = false}, 0, 3), "cannot be computed one after the other"));
+  CHECK(contains(refused({.tokens = {.separator = 5}}, 0, 3), "needs whole samples"));
+  CHECK(contains(refused({}, 23, 2), "do not fit the 24 positions of"));
+  CHECK(contains(refused({}, 23, 2), ": the last one is at 24"));
+  CHECK(refused({}, 22, 2) == "");
+
   auto trainer = make_trainer(training.model, optim::sgd{}, self);
-  auto const more = [&](std::int64_t count, std::int64_t positions) {
-    return sentence_of<config_error>([&] { static_cast<void>(trainer.predict_more(samples_of(count, positions))); });
+  trainer.initialise(5);
+  auto const row_at = [&](std::int64_t first, std::int64_t count, std::int64_t pages) {
+    std::vector<paged_rows::place> places;
+    for (auto at = first; at < first + count; ++at) places.push_back({at, 0});
+    std::vector<std::int32_t> const table{0, 1};
+    std::int64_t const last = count - 1;
+    return trainer.predict_rows(make_samples(tensor_view<std::int32_t const>(words.data(), {1, count}),
+                                             tensor_view<std::int32_t const>{}),
+                                {places, table, pages, {&last, 1}});
   };
-  CHECK(more(1, 20) == "");
-  CHECK(contains(more(2, 1), "of 1 sample, as before"));
-  CHECK(trainer.engine().known() == 0);
-  CHECK(more(2, 20) == "");
-  CHECK(contains(more(2, 5), "behind 20 others, do not fit the 24 positions"));
-  CHECK(more(1, 20) == "");
-  static_cast<void>(trainer.fit(training.data, {.steps = 1, .batch = 6}));
-  CHECK(more(2, 20) == "");  // other samples: it has begun anew
-  CHECK(trainer.engine().known() == 20);
+  auto const whole = row_at(0, 20, 2);
+  static_cast<void>(row_at(0, 15, 2));
+  auto const grown = row_at(15, 5, 7);  // the pages of the first 15 are copied
+  CHECK(std::equal(whole.span().begin(), whole.span().end(), grown.span().begin()));
 }

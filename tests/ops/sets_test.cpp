@@ -3,7 +3,7 @@
 #include "trireme/ops/phantom.hpp"
 #include "trireme/ops/sets/batch_norm.hpp"
 #include "trireme/ops/sets/blocks.hpp"
-#include "trireme/ops/sets/cache.hpp"
+#include "trireme/ops/sets/pages.hpp"
 #include "trireme/ops/sets/codec.hpp"
 #include "trireme/ops/sets/experts.hpp"
 #include "trireme/ops/sets/heads.hpp"
@@ -61,13 +61,10 @@ constexpr bool has_sets() {
 template <class Precision>
 constexpr bool both = has_sets<host, Precision>() && has_sets<phantom, Precision>();
 static_assert(both<precision::fp32> && both<precision::fp64> && both<precision::bf16>);
-using cached_views = ops::detail::set_views<host, environment<precision::bf16>>;
-static_assert(ops::detail::attends_cached<ops::cached_attention_on<host>, cached_views, host>);
 
 using env = environment<precision::fp32, drawer>;
 static_assert(!ops::exchange_kernels<drawer, env> && !ops::dense_kernels<drawer, env>);
-static_assert(!ops::cache_kernels<phantom, environment<precision::fp32, phantom>>);
-static_assert(ops::detail::attends_paged<ops::paged_attention_on<host>, cached_views, host>);
+static_assert(ops::paged_kernels<host, environment<precision::bf16>>);
 static_assert(!ops::paged_kernels<phantom, environment<precision::fp32, phantom>>);
 
 }  // namespace

@@ -60,13 +60,11 @@ struct pass {
   std::int64_t rows_of_sample = 0;  ///< see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< the group of them that shares this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< may write operands of products itself
-  /// For prediction: the number of positions of each sample that layers have processed in earlier passes. The new ones
-  /// follow them, and layers keep what later positions need (a cache). Below 0: samples are whole, and nothing is kept.
-  std::int64_t known = -1;
   loss_rows rows{};              ///< of the step's loss
   std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
   /// For prediction of rows of many sequences: where each row stands. The batch is one sample that has them as
-  /// positions, (1, N), and `known` is 0. Layers that see other positions look here.
+  /// positions, (1, N). Layers that see other positions look here, and keep what later positions need in pages. Null:
+  /// samples are whole, and nothing is kept.
   paged_rows const* paged = nullptr;
 
   /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
@@ -82,9 +80,6 @@ struct pass {
   [[nodiscard]] bool backward_follows() const noexcept {
     return training() || purpose == trireme::purpose::input_gradient;
   }
-  [[nodiscard]] bool goes_on() const noexcept { return known >= 0; }
-  /// The position within its sample of a sample's first row on this rank.
-  [[nodiscard]] std::int64_t first_position() const noexcept { return goes_on() ? known : 0; }
   /// The operand that a product with the weight of this name reads instead of x: x itself, or the precision's
   /// conversion of it, in scratch memory.
   template <class View>

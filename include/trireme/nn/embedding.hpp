@@ -91,11 +91,11 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
       throw config_error(
           text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
                what_.positions > 0
-                   ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
-                          " do not fit the ", how_many(what_.positions, "position"), " of ", this->name())
+                   ? text(" do not fit the ", how_many(what_.positions, "position"), " of ", this->name(),
+                          pass.paged == nullptr ? "" : text(": the last one is at ", end_of(pass, 0) - 1))
                    : text(" are not samples of positions: give (samples, positions)")));
     }
-    if (pass.goes_on() && what_.segments > 0) {
+    if (pass.paged != nullptr && what_.segments > 0) {
       throw config_error(text("trireme::nn::embedding: segments of ", this->name(),
                               " are counted in whole samples; predict() ", "them"));
     }
@@ -135,7 +135,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
   }
   // The position behind the last one of whole samples.
   static std::int64_t end_of(pass<Env> const& pass, std::int64_t context) {
-    if (pass.paged == nullptr) return pass.first_position() + context_group<Env>::of(pass).part().whole(context);
+    if (pass.paged == nullptr) return context_group<Env>::of(pass).part().whole(context);
     std::int64_t end = 0;
     for (auto const& each : pass.paged->rows) end = std::max(end, each.position + 1);
     return end;
@@ -150,7 +150,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
       });
     }
     auto const& part = context_group<Env>::of(pass).part();
-    if (part.own.size == 1) return f(tokens, 0, interval{pass.first_position(), context});
+    if (part.own.size == 1) return f(tokens, 0, interval{0, context});
     for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
       for (int which = 0; which < part.stretches(); ++which) {
         auto const at = part.at(which, context);

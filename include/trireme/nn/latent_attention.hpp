@@ -103,7 +103,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
                            angles(pass), how);
     auto const wide =
         how.width() == how.values ? y : pass.scratch.template take<value>({rows, shape_of(pass).channels});
-    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen, cache_);
+    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen, pages_);
     if (how.width() != how.values) {
       kernels::copy_columns(y.reshaped({rows * how.heads, how.values}), 0,
                             wide.reshaped({rows * how.heads, how.width()}), 0, how.values);
@@ -222,7 +222,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
   interval heads_{};
   chain_node<Env> queries_, down_, pairs_;
   per_micro_batch<saved> kept_;
-  attention_cache<Env> cache_;
+  attention_pages<Env> pages_;
 };
 
 }  // namespace detail

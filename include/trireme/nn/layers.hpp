@@ -102,8 +102,8 @@ struct dropout {
 ///          a row in place of x, because keys and values are repeated for their queries; context groups send the
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
-/// Serving  see staged_engine::predict_more: keys and values of the positions before are kept, with `window` only of
-///          those that are still seen. Needs causal attention without masks by tokens.
+/// Serving  see staged_engine::predict_rows: keys and values of earlier positions are kept in pages. Needs causal
+///          attention without masks by tokens.
 /// Errors   config_error for heads that are not a multiple of key_heads, a negative `rotary`, `window` or `norm`, a
 ///          scaling whose divisor is not positive, columns that do not divide evenly into these heads (with `rotary`:
 ///          into heads of even width), a tensor group of more ranks than key heads, masks by tokens where a context
@@ -451,12 +451,12 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    if (pass.goes_on() && what_.tokens.any()) {
+    if (pass.paged != nullptr && what_.tokens.any()) {
       throw config_error(
           "trireme::nn::attend: a mask by tokens (padding, separator) needs whole samples; predict() them");
     }
     attend_all(
-        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_, keys_.count);
+        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, pages_, keys_.count);
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -554,7 +554,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
   std::int64_t channels_ = 0;
   parameter<Env> query_gain_{}, key_gain_{};
   per_micro_batch<attention_state<Env>> kept_;
-  attention_cache<Env> cache_;
+  attention_pages<Env> pages_;
   per_micro_batch<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
 };
 

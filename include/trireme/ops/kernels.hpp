@@ -21,7 +21,7 @@
 //   images      images_kernels (images_on)           nn::conv2d, pooling, nn::patches
 //   batch_norm  batch_norm_kernels (batch_norm_on)   nn::batch_norm
 //   latent      latent_kernels (latent_heads_on)     nn::latent_attention
-//   cache       cache_kernels (cached_attention_on)  generating with a key-value cache
+//   pages       paged_kernels (paged_attention_on)   serve::engine, generate()
 //   pruning     pruning_kernels (pruning_on)         optim::pruned; the set is ops/pruning.hpp
 //   values      values_kernels                       functions of users on elements: nn::elementwise, nn::loss::each
 //

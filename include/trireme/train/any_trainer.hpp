@@ -34,8 +34,6 @@ class any_trainer {
   virtual void start_epoch() noexcept = 0;
   [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
-  [[nodiscard]] virtual tensor<float> predict_more(samples const& batch) = 0;
-  virtual void forget() noexcept = 0;
   [[nodiscard]] virtual tensor<float> predict_rows(samples const& batch, paged_rows const& rows) = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void on_read_problem(std::function<void(data::read_problem const&)> f) = 0;
@@ -85,18 +83,6 @@ class typed_trainer : public any_trainer {
   void start_epoch() noexcept override { trainer_.start_epoch(); }
   double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
   tensor<float> predict(samples const& batch) override { return detail::floats_of(trainer_.predict(batch)); }
-  tensor<float> predict_more([[maybe_unused]] samples const& batch) override {
-    if constexpr (Trainer::staged) {
-      return trainer_.predict_more(batch);
-    } else {
-      throw config_error(
-          "trireme::any_trainer: predict_more() needs a model made of units, which keeps the earlier positions; "
-          "call predict()");
-    }
-  }
-  void forget() noexcept override {
-    if constexpr (Trainer::staged) trainer_.forget();
-  }
   tensor<float> predict_rows([[maybe_unused]] samples const& batch, [[maybe_unused]] paged_rows const& rows) override {
     if constexpr (Trainer::staged) {
       return trainer_.predict_rows(batch, rows);

@@ -26,10 +26,8 @@ struct refused {
     return {std::move(metrics)...};
   }
   tensor<float> predict(auto&&) { return {}; }
-  tensor<float> predict_more(auto&&) { return {}; }
   tensor<float> predict_rows(auto&&...) { return {}; }
   tensor<float> input_gradient(auto&&...) { return {}; }
-  void forget() noexcept {}
   void initialise(std::uint64_t) {}
   void start_epoch() noexcept {}
   std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }

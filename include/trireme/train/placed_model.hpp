@@ -289,10 +289,6 @@ class placed_model {
     else
       return predict_blocks(batch);
   }
-  /// The same for the next positions of continued samples; see staged_engine::predict_more().
-  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
-    return everywhere<float>(engine_.predict_more(batch, exchange_));
-  }
   /// The same for rows of many sequences; see staged_engine::predict_rows().
   [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
     auto const out = engine_.predict_rows(batch, rows, exchange_);

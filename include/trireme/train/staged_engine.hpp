@@ -171,32 +171,9 @@ class staged_engine {
     return look({&batch, 1}, purpose::predict, hooks);
   }
 
-  /// The same for continued samples: the inputs are the positions that follow those of the calls before, one or more in
-  /// each of as many samples. Layers keep what later positions need of earlier ones: see nn::attend.
-  ///
-  /// Numerics as predict() of whole samples, except that the sums of attention have another order.
-  /// Errors   config_error for inputs that are not tokens (B, T), another number of samples than before, and layers
-  ///          that need whole samples. After an error the next call begins new samples.
-  template <class Hooks = resident_parameters>
-  [[nodiscard]] view predict_more(samples const& batch, Hooks&& hooks = {}) {
-    look_at_version(hooks);
-    auto const& tokens = batch.inputs;
-    auto const before = std::exchange(known_, 0);
-    if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
-        (before > 0 && tokens.extents[0] != known_samples_)) {
-      throw config_error(text(
-          "trireme::predict_more: inputs are ", name_of(tokens.type), " ", to_string(tokens.extents),
-          ", but they are tokens (samples, positions)",
-          before > 0 ? text(" of ", how_many(known_samples_, "sample"), ", as before; forget() begins new ones") : ""));
-    }
-    auto const out = look({&batch, 1}, purpose::predict, hooks, before);
-    known_samples_ = tokens.extents[0];
-    known_ = before + tokens.extents[1];
-    return out;
-  }
   /// The outputs of some positions of many sequences, whose tokens are (1, rows.count()): those of rows.outputs, in
-  /// their order; empty if none are wanted. Layers keep what later positions need in pages: see paged_rows. They are
-  /// apart from what predict_more() keeps. Valid until the next call.
+  /// their order; empty if none are wanted. Layers keep what later positions need in pages: see paged_rows. Valid until
+  /// the next call.
   ///
   /// Numerics a row's outputs have the same bits regardless of which rows and sequences are computed with it, in host
   ///          memory.
@@ -210,7 +187,7 @@ class staged_engine {
                               to_string(tokens.extents), ", but they are the tokens of ", how_many(rows.count(), "row"),
                               ", (1, rows), one row at least"));
     }
-    return look({&batch, 1}, purpose::predict, hooks, 0, &rows);
+    return look({&batch, 1}, purpose::predict, hooks, &rows);
   }
   /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
   /// on the others. As in evaluate(), there is no dropout; gradients of parameters do not change. Valid until the next
@@ -236,11 +213,6 @@ class staged_engine {
     loss = std::exchange(now_.loss, {}).read();
     return dx;
   }
-
-  /// Makes the next predict_more() begin new samples.
-  void forget() noexcept { known_ = 0; }
-  /// Positions of each sample that predict_more() has had.
-  [[nodiscard]] std::int64_t known() const noexcept { return known_; }
 
   /// Takes part in evaluate() for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
@@ -285,7 +257,6 @@ class staged_engine {
     double weight = 0;
     trireme::purpose purpose = purpose::evaluate;
     losses_in<space> loss{};
-    std::int64_t known = -1;
     loss_rows rows{};
     paged_rows const* paged = nullptr;
   };
@@ -293,10 +264,7 @@ class staged_engine {
   // Invalidates what is derived from values, such as packed copies.
   template <class Hooks>
   void look_at_version(Hooks const& hooks) noexcept {
-    if (auto const now = hooks.version(); now != version_) {
-      version_ = now;
-      forget();
-    }
+    version_ = hooks.version();
   }
 
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
@@ -314,11 +282,10 @@ class staged_engine {
   }
 
   template <class Hooks>
-  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1,
-            paged_rows const* paged = nullptr) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks, paged_rows const* paged = nullptr) {
     look_at_version(hooks);
     auto const& list = programs_.for_looking();
-    start(list, batch, {{}, 0, why, {}, known, {}, paged});
+    start(list, batch, {{}, 0, why, {}, {}, paged});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -452,7 +419,6 @@ class staged_engine {
             .saved_index = index,
             .rows_of_sample = rows_of_sample_,
             .precision = precision_,
-            .known = now_.known,
             .rows = now_.rows,
             .paged = now_.paged};
   }
@@ -509,7 +475,6 @@ class staged_engine {
   std::unique_ptr<detail::stage_messages<Env>> messages_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = ops::passing_values;  // of the values
-  std::int64_t known_ = 0, known_samples_ = 0;   // positions and samples of predict_more()
   precision_state<typename Env::precision>* precision_ = nullptr;
 };
 

@@ -250,16 +250,7 @@ class basic_trainer {
     return run_.model.predict(make_samples(x.view(), tensor_view<float const>{}));
   }
   [[nodiscard]] output_tensor predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
-  /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once,
-  /// and only the time of attention grows with the earlier positions. forget(), a step or new parameters begin new
-  /// samples.
-  /// @example auto logits = trainer.predict_more(prompt); while (...) logits = trainer.predict_more(drawn(logits));
-  /// @see     staged_engine::predict_more
-  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
-    return run_.model.predict_more(batch);
-  }
-  void forget() noexcept requires staged { engine().forget(); }
-  /// The outputs of positions of many sequences, in one pass: what serve::engine computes with.
+  /// The outputs of positions of many sequences, in one pass: what serve::engine and generate() compute with.
   /// @see     staged_engine::predict_rows, paged_rows
   [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
     return run_.model.predict_rows(batch, rows);

@@ -15,7 +15,6 @@ double train(comm::self_world& world) {
   trainer.on_save([](save_report const&) {});
   trainer.load("run");
   trainer.synchronise_buffers();
-  trainer.forget();
   trainer.change_parameters([](auto const&, auto const&, std::int64_t, auto const&) {});
   trainer.for_each_parameter([](auto const&, auto const&, auto const&) {});
   trainer.for_each_state([](auto const&, auto const&, std::int64_t, auto const&) {}, true);

@@ -11,7 +11,6 @@
 
 #include "../../catch.hpp"
 #include "site_there.hpp"
-#include "trireme/ops/cached_attention.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/attention.hpp"
 #include "trireme/ops/host/attention_block.hpp"
@@ -269,27 +268,6 @@ TEMPLATE_TEST_CASE("attention over blocks on a device is attention over all keys
       }
       CHECK(distance(at_dqueries.here(), dqueries) < 2 * tolerance<T>);
       CHECK(distance(at_dpairs.here(), dpairs) < 2 * tolerance<T>);
-    }
-  }
-}
-
-TEMPLATE_TEST_CASE("attention over cached keys on a device is the host's", "[attention]", float, bfloat16, double) {
-  using T = TestType;
-  for (auto const channels : {std::int64_t{80}, std::int64_t{6}, std::int64_t{512}}) {
-    for (auto const count : {std::int64_t{1}, std::int64_t{41}, std::int64_t{300}}) {
-      ops::attention_shape const what{.batch = 2, .context = 3, .heads = 2, .channels = channels};
-      constexpr std::int64_t positions = 310, row = 1;
-      auto qkv = numbers<T>(what.batch * what.context * 3 * what.channels, 1);
-      auto kept = numbers<T>(what.batch * positions * 2 * what.channels, 2);
-      std::vector<double> y(qkv.size() / 3, 0.5);
-      elements<T> at_qkv(qkv), at_kept(kept), at_y(y);
-      arena<host> scratch;
-      arena<cuda> there;
-      ops::cached_attention_on<host>::attend_cached(tensor_view(y), tensor_view<double const>(qkv),
-                                                    tensor_view<double const>(kept), what, row, count, scratch);
-      ops::cached_attention_on<cuda>::attend_cached(at_y.view(), at_qkv.read(), at_kept.read(), what, row, count,
-                                                    there);
-      CHECK(distance(at_y.here(), y) < tolerance<T>);
     }
   }
 }

@@ -10,7 +10,7 @@
 #include "../../catch.hpp"
 #include "site_there.hpp"
 #include "tensors.hpp"
-#include "trireme/ops/cached_attention.hpp"
+#include "trireme/ops/cuda/paged_attention.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/losses.hpp"
@@ -117,25 +117,23 @@ TEST_CASE("rows of logits that begin beyond 2^31 elements have their losses", "[
   CHECK(got.sum == Approx(want.sum).epsilon(2e-6));
 }
 
-TEST_CASE("positions beyond 2^31 kept numbers are attended to", "[large_indices][attention]") {
-  ops::attention_shape const what{.batch = 2, .context = 1, .heads = 2, .channels = 32};
-  constexpr std::int64_t positions = beyond / 64 + 3, count = 5;
-  sparse<float> const kept({what.batch, positions, 2 * what.channels});
-  auto qkv = numbers<float>(what.batch * 3 * what.channels, 5);
-  std::vector<float> small;  // the same with room for `count` positions
-  for (std::int64_t sample = 0; sample < what.batch; ++sample) {
-    auto const own = numbers<float>(count * 2 * what.channels, 6 + static_cast<std::uint64_t>(sample));
-    kept.set(sample * positions * 2 * what.channels, own);
-    small.insert(small.end(), own.begin(), own.end());
-  }
-  std::vector<float> want(static_cast<std::size_t>(what.batch * what.channels));
+TEST_CASE("pages beyond 2^31 kept numbers are attended to", "[large_indices]") {
+  ops::paged_heads const how{.heads = 2, .key_heads = 2, .width = 16};
+  std::int64_t const pages = beyond / how.page_size() + 3, count = 20;
+  sparse<float> const kept({pages, how.page_size()});
+  auto qkv = numbers<float>(count * 3 * how.channels(), 5);
+  std::vector<float> small(static_cast<std::size_t>(2 * how.page_size()));
+  std::vector<paged_rows::place> places;
+  for (std::int64_t position = 0; position < count; ++position) places.push_back({position, 0});
+  std::vector<std::int32_t> const here{1, 0}, last{static_cast<std::int32_t>(pages - 1), 1};
+  std::vector<float> want(static_cast<std::size_t>(count * how.channels()));
   shifted<float> const there(qkv), y(want);
   arena<host> scratch;
   arena<cuda> scratch_there;
-  ops::cached_attention_on<host>::attend_cached(tensor_view(want), tensor_view<float const>(qkv),
-                                                tensor_view<float const>(small), what, 0, count, scratch);
-  ops::cached_attention_on<cuda>::attend_cached(y.view, fixed(there.view), fixed(kept.view()), what, 0, count,
-                                                scratch_there);
+  ops::paged_attention_on<host>::attend_paged(tensor_view(want), tensor_view(small), tensor_view<float const>(qkv),
+                                              {places, here, 2, {}}, how, scratch);
+  ops::paged_attention_on<cuda>::attend_paged(y.view, kept.view(), fixed(there.view), {places, last, pages, {}}, how,
+                                              scratch_there);
   CHECK(close(y.here(), want, 1e-5, 1e-5));
 }
 

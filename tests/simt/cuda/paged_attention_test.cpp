@@ -11,7 +11,7 @@
 #include "../../catch.hpp"
 #include "../../support/sentence.hpp"
 #include "compared.hpp"
-#include "trireme/ops/sets/cache.hpp"
+#include "trireme/ops/sets/pages.hpp"
 #include "trireme/precision/fp16.hpp"
 #include "trireme/precision/precision.hpp"
 

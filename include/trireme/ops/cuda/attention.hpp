@@ -11,7 +11,6 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
-#include "trireme/ops/cached_attention.hpp"
 #include "trireme/ops/cuda/attention_launch.hpp"
 #include "trireme/ops/cuda/cudnn_launch.hpp"
 #include "trireme/ops/cuda/queue.hpp"
@@ -275,38 +274,6 @@ struct cuda_attention {
     auto const mark = scratch.mark();
     body(bytes == 0 ? nullptr : raw(scratch.template take<std::byte>({static_cast<std::int64_t>(bytes)})));
     scratch.rewind(mark);
-  }
-};
-
-/// Attention of one position of each sample over cached keys and values in CUDA memory; see
-/// cached_attention_on<host>.
-///
-/// Bytes    no scratch memory.
-/// Threads  thread-safe on different outputs.
-/// Errors   as there; config_error for heads of more than 256 columns.
-template <>
-struct cached_attention_on<cuda> {
-  template <detail::cuda_float T>
-  static void attend_cached(tensor_view<T, cuda> y, std::type_identity_t<tensor_view<T const, cuda>> qkv,
-                            std::type_identity_t<tensor_view<T const, cuda>> kept, attention_shape const& shape,
-                            std::int64_t row, std::int64_t count, arena<cuda>& /*scratch*/) {
-    auto const c = shape.channels;
-    detail::same_size("attend_cached", y.size(), shape.batch * shape.context * c);
-    detail::same_size("attend_cached", qkv.size(), 3 * y.size());
-    if (y.empty()) return;
-    auto const positions = kept.size() / (2 * c * shape.batch);
-    expects(assertion_level::light, row < shape.context && count > 0 && count <= positions, [&] {
-      return text("trireme::ops::attend_cached: row ", row, " of ", shape.context, " over ", count, " of ", positions);
-    });
-    detail::expect_cuda_head("attend_cached", shape.head_channels());
-    auto work = detail::cuda_attention_work<T>(shape, 1, {});
-    work.keys = count;
-    work.mask = {.causal = false, .window = 0};
-    work.queries = {raw(qkv) + row * 3 * c, 3 * c, shape.context * 3 * c};
-    work.key = {raw(kept), 2 * c, positions * 2 * c};
-    work.value = {raw(kept) + c, 2 * c, positions * 2 * c};
-    work.y = {raw(y) + row * c, c, shape.context * c};
-    detail::expect_cuda("attend_cached", cuda_kernels::attention(work));
   }
 };
 
