@@ -447,7 +447,8 @@ TEST_CASE("rows of sequences have the outputs of whole samples", "[nn]") {
   });
 }
 
-TEST_CASE("rows of sequences that cannot be computed are refused, and pages are kept when there are more of them", "[nn]") {
+TEST_CASE("rows of sequences that cannot be computed are refused, and pages are kept when there are more of them",
+          "[nn]") {
   watchdog dog("rows of sequences");
   comm::self_world self;
   std::vector<std::int32_t> const words(50, 1);
@@ -457,10 +458,9 @@ TEST_CASE("rows of sequences that cannot be computed are refused, and pages are 
     auto trainer = make_trainer(model, optim::sgd{}, self);
     two_sequences const both(first, count, 32);
     return sentence_of<config_error>([&] {
-      static_cast<void>(
-          trainer.predict_rows(make_samples(tensor_view<std::int32_t const>(words.data(), {1, 2 * count}),
-                                            tensor_view<std::int32_t const>{}),
-                               both.view()));
+      static_cast<void>(trainer.predict_rows(make_samples(tensor_view<std::int32_t const>(words.data(), {1, 2 * count}),
+                                                          tensor_view<std::int32_t const>{}),
+                                             both.view()));
     });
   };
   CHECK(contains(refused({.causal = false}, 0, 3), "cannot be computed one after the other"));
@@ -476,9 +476,9 @@ TEST_CASE("rows of sequences that cannot be computed are refused, and pages are 
     for (auto at = first; at < first + count; ++at) places.push_back({at, 0});
     std::vector<std::int32_t> const table{0, 1};
     std::int64_t const last = count - 1;
-    return trainer.predict_rows(make_samples(tensor_view<std::int32_t const>(words.data(), {1, count}),
-                                             tensor_view<std::int32_t const>{}),
-                                {places, table, pages, {&last, 1}});
+    return trainer.predict_rows(
+        make_samples(tensor_view<std::int32_t const>(words.data(), {1, count}), tensor_view<std::int32_t const>{}),
+        {places, table, pages, {&last, 1}});
   };
   auto const whole = row_at(0, 20, 2);
   static_cast<void>(row_at(0, 15, 2));

@@ -60,7 +60,7 @@ struct pass {
   std::int64_t rows_of_sample = 0;  ///< see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< the group of them that shares this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< may write operands of products itself
-  loss_rows rows{};              ///< of the step's loss
+  loss_rows rows{};                                               ///< of the step's loss
   std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
   /// For prediction of rows of many sequences: where each row stands. The batch is one sample that has them as
   /// positions, (1, N). Layers that see other positions look here, and keep what later positions need in pages. Null:

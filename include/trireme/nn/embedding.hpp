@@ -88,12 +88,11 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
   held<Env> forward(pass<Env>& pass, held<Env>, arena_of<Env>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");  // (B,T)
     if (tokens.rank() != 2 || (what_.positions > 0 && end_of(pass, tokens.extent(1)) > what_.positions)) {
-      throw config_error(
-          text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
-               what_.positions > 0
-                   ? text(" do not fit the ", how_many(what_.positions, "position"), " of ", this->name(),
-                          pass.paged == nullptr ? "" : text(": the last one is at ", end_of(pass, 0) - 1))
-                   : text(" are not samples of positions: give (samples, positions)")));
+      throw config_error(text(
+          "trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
+          what_.positions > 0 ? text(" do not fit the ", how_many(what_.positions, "position"), " of ", this->name(),
+                                     pass.paged == nullptr ? "" : text(": the last one is at ", end_of(pass, 0) - 1))
+                              : text(" are not samples of positions: give (samples, positions)")));
     }
     if (pass.paged != nullptr && what_.segments > 0) {
       throw config_error(text("trireme::nn::embedding: segments of ", this->name(),

@@ -111,7 +111,8 @@ class staged_engine {
       for (auto const& batch : micro_batches) all_samples += batch.count();
       rows = loss_rows::of(rows_of_loss(micro_batches, shadowed), all_samples);
     }
-    start(list, micro_batches, {key, weight, purpose::train, {}, -1, rows.value_or(loss_rows{})});
+    start(list, micro_batches,
+          {.key = key, .weight = weight, .purpose = purpose::train, .rows = rows.value_or(loss_rows{})});
     auto const* const steps = list.steps();
     int const count = list.count();
     for (int i = 0; i < count; ++i) {
@@ -285,7 +286,7 @@ class staged_engine {
   view look(std::span<samples const> batch, purpose why, Hooks& hooks, paged_rows const* paged = nullptr) {
     look_at_version(hooks);
     auto const& list = programs_.for_looking();
-    start(list, batch, {{}, 0, why, {}, {}, paged});
+    start(list, batch, {.key = {}, .purpose = why, .paged = paged});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];

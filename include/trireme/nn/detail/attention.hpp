@@ -23,8 +23,7 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
   }
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
-    auto const at =
-        part.own.size == 1 ? context_shard::stretch{0, 0, context} : part.at(which, context);
+    auto const at = part.own.size == 1 ? context_shard::stretch{0, 0, context} : part.at(which, context);
     ops::on<typename Env::space>::rotations(table.rows(at.row, at.count), at.position, base, scaling);
     if (part.own.size == 1) break;
   }
