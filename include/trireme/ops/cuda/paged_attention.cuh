@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(paged_threads)
     weights[thread] = weight;
     total = fused(total, fade, over_block<false>(weight, totals));
     top = now;
-    for (int c = 0; c < columns; ++c) {
+    for (std::int64_t c = 0; c < columns; ++c) {
       auto const i = thread + c * paged_threads;
       if (i >= all.width) break;
       sums[c] = product(sums[c], fade);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(paged_threads)
       }
     }
   }
-  for (int c = 0; c < columns; ++c) {
+  for (std::int64_t c = 0; c < columns; ++c) {
     auto const i = thread + c * paged_threads;
     if (i < all.width) y[row * channels + head * all.width + i] = narrow<T>(quotient(sums[c], total));
   }
