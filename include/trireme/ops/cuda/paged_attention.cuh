@@ -17,18 +17,17 @@ using cuda_kernels::paged_work;
 inline constexpr int paged_threads = 128;
 inline constexpr std::int64_t page_positions = paged_rows::page;
 
-/// Where the keys of a position begin in memory of all pages, for a key head: number i is i * page_positions further.
-__device__ __forceinline__ std::int64_t paged_key(paged_work const& all, std::int64_t first_page,
-                                                  std::int64_t position, std::int64_t key_head) {
+/// Where the numbers of a position begin in memory of all pages, for a key head: its key, whose number i is
+/// i * page_positions further, and its value, one number after the other.
+struct paged_numbers {
+  std::int64_t key, value;
+};
+__device__ __forceinline__ paged_numbers paged_at(paged_work const& all, std::int64_t first_page, std::int64_t position,
+                                                  std::int64_t key_head) {
   auto const page = static_cast<std::int64_t>(all.pages[first_page + position / page_positions]);
-  return (page * all.key_heads + key_head) * 2 * page_positions * all.width + position % page_positions;
-}
-/// Where its values begin, one number after the other.
-__device__ __forceinline__ std::int64_t paged_value(paged_work const& all, std::int64_t first_page,
-                                                    std::int64_t position, std::int64_t key_head) {
-  auto const page = static_cast<std::int64_t>(all.pages[first_page + position / page_positions]);
-  auto const before = (page * all.key_heads + key_head) * 2 + 1;
-  return (before * page_positions + position % page_positions) * all.width;
+  auto const keys = (page * all.key_heads + key_head) * 2 * page_positions * all.width;
+  auto const within = position % page_positions;
+  return {keys + within, keys + (page_positions + within) * all.width};
 }
 
 /// A task is a number of a key head of a row: it writes the one of its key, and the one of its value.
@@ -40,8 +39,9 @@ __global__ void __launch_bounds__(block_threads) keep_pages(T* kept, T const* qk
     auto const row = task / numbers, head = task % numbers / all.width, i = task % all.width;
     auto const position = all.places[2 * row], first_page = all.places[2 * row + 1];
     T const* const key = qkv + (3 * row + 1) * channels + head * each * all.width;
-    kept[paged_key(all, first_page, position, head) + i * page_positions] = key[i];
-    kept[paged_value(all, first_page, position, head) + i] = key[channels + i];
+    auto const to = paged_at(all, first_page, position, head);
+    kept[to.key + i * page_positions] = key[i];
+    kept[to.value + i] = key[channels + i];
   }
 }
 
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(paged_threads)
     auto const count = position + 1 - begin < paged_threads ? position + 1 - begin : std::int64_t{paged_threads};
     real score = -std::numeric_limits<real>::infinity();
     if (thread < count) {
-      T const* const key = kept + paged_key(all, first_page, begin + thread, key_head);
+      T const* const key = kept + paged_at(all, first_page, begin + thread, key_head).key;
       score = 0;
       for (std::int64_t i = 0; i < all.width; ++i) score = fused(query[i], wide(key[i * page_positions]), score);
     }
@@ -98,17 +98,17 @@ __global__ void __launch_bounds__(paged_threads)
     weights[thread] = weight;
     total = fused(total, fade, over_block<false>(weight, totals));
     top = now;
-    for (int c = 0; c < columns; ++c) {
+    for (std::int64_t c = 0; c < columns; ++c) {
       auto const i = thread + c * paged_threads;
       if (i >= all.width) break;
       sums[c] = product(sums[c], fade);
       for (std::int64_t j = 0; j < count; ++j) {
-        auto const value = kept[paged_value(all, first_page, begin + j, key_head) + i];
+        auto const value = kept[paged_at(all, first_page, begin + j, key_head).value + i];
         sums[c] = fused(weights[j], wide(value), sums[c]);
       }
     }
   }
-  for (int c = 0; c < columns; ++c) {
+  for (std::int64_t c = 0; c < columns; ++c) {
     auto const i = thread + c * paged_threads;
     if (i < all.width) y[row * channels + head * all.width + i] = narrow<T>(quotient(sums[c], total));
   }
