@@ -177,7 +177,8 @@ endfunction()
 
 # trireme_share_headers(target header...): compiles the target with these headers already read. Call it after all
 # options are set: targets of equal options share them, whatever else they link and define, for which these headers do
-# not ask. (g++ would refuse them where a macro that they ask for has another value.)
+# not ask. (g++ would refuse them where a macro that they ask for has another value.) Write headers as in an include
+# directive, those of the tests from the project's folder: with whole paths, ccache would find nothing in another clone.
 function(trireme_share_headers target)
   if(NOT TRIREME_QUICK_PROGRAMS OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     return()
@@ -199,6 +200,7 @@ function(trireme_share_headers target)
     if(options)
       target_compile_options(trireme_headers_${key} PRIVATE ${options})
     endif()
+    target_include_directories(trireme_headers_${key} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(trireme_headers_${key} PRIVATE ${libraries})
     set(CMAKE_PCH_PROLOGUE "")  # CMake's would make system headers of them, of which GCC does not warn
     target_precompile_headers(trireme_headers_${key} PRIVATE ${ARGN})

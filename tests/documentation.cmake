@@ -68,6 +68,7 @@ function(trireme_documents_program result headers example)
   string(REGEX REPLACE "\nint main\\(" "\nint program(" text "${text}")
   string(REGEX REPLACE "}$" "  return 0;\n}\n" text "${text}")
   string(REGEX REPLACE "(^|\n)#include [^\n]*" "\\1" text "${text}")  # line numbers stay
+  file(RELATIVE_PATH source ${PROJECT_SOURCE_DIR} ${source})
   set(${result} "#line 1 \"${source}\"\n${text}" PARENT_SCOPE)
 endfunction()
 set(stands_alone_in_documents "^(#define|#undef|template <>|namespace |.*operator new|extern )")

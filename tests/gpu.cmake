@@ -44,7 +44,7 @@ if(TARGET trireme::cuda)
       target_link_libraries(${library} PUBLIC
         trireme_cuda_stand_in ${TRIREME_LIBRARY} trireme_warnings trireme_catch_main)
       trireme_quick(${library})  # what computes is in the library and in the stand-in
-      trireme_share_headers(${library} ${CMAKE_CURRENT_SOURCE_DIR}/catch.hpp <trireme/trireme.hpp>)
+      trireme_share_headers(${library} <tests/catch.hpp> <trireme/trireme.hpp>)
     endforeach()
     add_executable(simt.cuda simt/cuda/network_kernels.cpp)
     target_link_libraries(simt.cuda PRIVATE simt_kernel_tests simt_trainings trireme_simulated_cuda)
