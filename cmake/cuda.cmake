@@ -49,10 +49,11 @@ macro(trireme_find_cuda include)
       cmake_path(GET source STEM name)
       set(object ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda/${name}.o)
       add_custom_command(OUTPUT ${object} VERBATIM COMMENT "Compiling CUDA kernels: ${name}.cu" DEPFILE ${object}.d
-        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda
-        COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 --expt-relaxed-constexpr -fmad=false ${TRIREME_CUDA_FLAGS}
-                -Xcompiler -fPIC -Werror all-warnings -I${include} -MD -MF ${object}.d -c ${source} -o ${object}
-        DEPENDS ${source})
+        COMMAND ${CMAKE_COMMAND} -E make_directory trireme_cuda
+        COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 --expt-relaxed-constexpr
+                -fmad=false ${TRIREME_CUDA_FLAGS} -Xcompiler -fPIC -Werror all-warnings -I${include}
+                -MD -MF trireme_cuda/${name}.o.d -c ${source} -o trireme_cuda/${name}.o
+        DEPENDS ${source} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
       list(APPEND trireme_kernels ${object})
     endforeach()
     # Attention by cuDNN, opened at run time: without the headers of cuDNN and its frontend it takes nothing.
