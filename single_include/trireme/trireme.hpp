@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6b52783b8c7c7ea660ad476208f0cee0131dde53ad34be5be0481966c60f3982
+// SHA-256 of the sources: 975c1f3cf76b39a17a647c30be58f5b7b56db63c53b1c52bf3197c1a3ab13ec8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10365,13 +10365,6 @@ inline void expect_ratio(std::string_view name, float ratio) {
   return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
 }
 
-/// The ratio in a step of a run in which it falls: 1/4, 1/16, 1/64 and 1/256 in the quarters of `warmup` steps, but at
-/// least `last`, which it is from then on.
-[[nodiscard]] inline float ratio_at(float last, std::int64_t warmup, std::int64_t step) noexcept {
-  if (step >= warmup) return last;
-  return std::max(last, std::ldexp(0.25F, -2 * static_cast<int>(4 * step / warmup)));
-}
-
 /// A payload of k (index, value) pairs: the indices, then the values. Values, and the next payload, start at a multiple
 /// of 8 bytes for every k.
 template <class Gradient, class Space>
@@ -10663,6 +10656,17 @@ concept sampled_selection_kernels =
 // ---- trireme/compression/dgc.hpp (goes on)
 namespace trireme::compression {
 
+namespace detail {
+
+/// The ratio in a step of a run in which it falls: 1/4, 1/16, 1/64 and 1/256 in the quarters of `warmup` steps, but at
+/// least `last`, which it is from then on.
+[[nodiscard]] inline float falling_ratio(float last, std::int64_t warmup, std::int64_t step) noexcept {
+  if (step >= warmup) return last;
+  return std::max(last, std::ldexp(0.25F, -2 * static_cast<int>(4 * step / warmup)));
+}
+
+}  // namespace detail
+
 /// Like top_k inside error_feedback, but each rank applies the momentum before it chooses what to send, so that an
 /// element that waits for several steps arrives with its momentum. Use it with optim::sgd{.momentum = 0}.
 ///
@@ -10699,7 +10703,7 @@ struct dgc {
     expect_number("compression::dgc", ".warmup", warmup, not_negative);
   }
   /// The part of the elements that is sent in a step of the run.
-  [[nodiscard]] float ratio_at(std::int64_t step) const noexcept { return detail::ratio_at(ratio, warmup, step); }
+  [[nodiscard]] float ratio_at(std::int64_t step) const noexcept { return detail::falling_ratio(ratio, warmup, step); }
   void validate_feedback() const {
     throw config_error("trireme::compression::dgc keeps what it has not sent itself; use it without error_feedback");
   }
@@ -10741,7 +10745,7 @@ struct dgc {
     void at_gradient(encoded_gradient const& which) {
       ranks_ = which.ranks;
       // What runs in phantom memory is a plan, which shows a step of the long rest of the run.
-      ratio_ = std::is_same_v<space, phantom> ? last_ratio_ : detail::ratio_at(last_ratio_, warmup_, which.step);
+      ratio_ = std::is_same_v<space, phantom> ? last_ratio_ : detail::falling_ratio(last_ratio_, warmup_, which.step);
     }
     /// Before the first at_gradient() those of the first step, which sends the most.
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }
@@ -16498,13 +16502,11 @@ struct pass {
   std::int64_t rows_of_sample = 0;  ///< see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< the group of them that shares this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< may write operands of products itself
-  /// For prediction: the number of positions of each sample that layers have processed in earlier passes. The new ones
-  /// follow them, and layers keep what later positions need (a cache). Below 0: samples are whole, and nothing is kept.
-  std::int64_t known = -1;
-  loss_rows rows{};              ///< of the step's loss
+  loss_rows rows{};                                               ///< of the step's loss
   std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
   /// For prediction of rows of many sequences: where each row stands. The batch is one sample that has them as
-  /// positions, (1, N), and `known` is 0. Layers that see other positions look here.
+  /// positions, (1, N). Layers that see other positions look here, and keep what later positions need in pages. Null:
+  /// samples are whole, and nothing is kept.
   paged_rows const* paged = nullptr;
 
   /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
@@ -16520,9 +16522,6 @@ struct pass {
   [[nodiscard]] bool backward_follows() const noexcept {
     return training() || purpose == trireme::purpose::input_gradient;
   }
-  [[nodiscard]] bool goes_on() const noexcept { return known >= 0; }
-  /// The position within its sample of a sample's first row on this rank.
-  [[nodiscard]] std::int64_t first_position() const noexcept { return goes_on() ? known : 0; }
   /// The operand that a product with the weight of this name reads instead of x: x itself, or the precision's
   /// conversion of it, in scratch memory.
   template <class View>
@@ -19523,14 +19522,13 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
   held<Env> forward(pass<Env>& pass, held<Env>, arena_of<Env>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");  // (B,T)
     if (tokens.rank() != 2 || (what_.positions > 0 && end_of(pass, tokens.extent(1)) > what_.positions)) {
-      throw config_error(
-          text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
-               what_.positions > 0
-                   ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
-                          " do not fit the ", how_many(what_.positions, "position"), " of ", this->name())
-                   : text(" are not samples of positions: give (samples, positions)")));
+      throw config_error(text(
+          "trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
+          what_.positions > 0 ? text(" do not fit the ", how_many(what_.positions, "position"), " of ", this->name(),
+                                     pass.paged == nullptr ? "" : text(": the last one is at ", end_of(pass, 0) - 1))
+                              : text(" are not samples of positions: give (samples, positions)")));
     }
-    if (pass.goes_on() && what_.segments > 0) {
+    if (pass.paged != nullptr && what_.segments > 0) {
       throw config_error(text("trireme::nn::embedding: segments of ", this->name(),
                               " are counted in whole samples; predict() ", "them"));
     }
@@ -19570,7 +19568,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
   }
   // The position behind the last one of whole samples.
   static std::int64_t end_of(pass<Env> const& pass, std::int64_t context) {
-    if (pass.paged == nullptr) return pass.first_position() + context_group<Env>::of(pass).part().whole(context);
+    if (pass.paged == nullptr) return context_group<Env>::of(pass).part().whole(context);
     std::int64_t end = 0;
     for (auto const& each : pass.paged->rows) end = std::max(end, each.position + 1);
     return end;
@@ -19585,7 +19583,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
       });
     }
     auto const& part = context_group<Env>::of(pass).part();
-    if (part.own.size == 1) return f(tokens, 0, interval{pass.first_position(), context});
+    if (part.own.size == 1) return f(tokens, 0, interval{0, context});
     for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
       for (int which = 0; which < part.stretches(); ++which) {
         auto const at = part.at(which, context);
@@ -20370,80 +20368,6 @@ struct file_mapping {
 
 }  // namespace trireme::nn
 
-// ---- trireme/ops/cached_attention.hpp
-namespace trireme::ops {
-
-/// Attention of one position of each sample over cached keys and values, for memory spaces that have it.
-template <class Space>
-struct cached_attention_on {};
-
-/// Shapes   y (B*T, C) and qkv (B*T, 3C), of which row `row` of each sample is written and read; kept (B*P, 2C): P rows
-///          of keys and values of each sample, of which the first `count` are used, in any order.
-/// Bytes    scratch: `count` numbers of the accumulate type.
-/// Numerics as attention's, softmax and sums in the accumulate type, but the sums have another order.
-/// Threads  one caller per arena.
-/// Errors   assertion_error (light) if the sizes do not fit.
-template <>
-struct cached_attention_on<host> {
-  template <class T>
-  static void attend_cached(tensor_view<T, host> y, detail::input<T> qkv, detail::input<T> kept,
-                            attention_shape const& shape, std::int64_t row, std::int64_t count, arena<host>& scratch) {
-    using real = accumulate_t<T>;
-    detail::same_size("attend_cached", y.size(), shape.batch * shape.context * shape.channels);
-    detail::same_size("attend_cached", qkv.size(), 3 * y.size());
-    auto const positions = kept.size() / (2 * shape.channels * shape.batch);
-    expects(assertion_level::light, row < shape.context && count > 0 && count <= positions, [&] {
-      return text("trireme::ops::attend_cached: row ", row, " of ", shape.context, " over ", count, " of ", positions);
-    });
-    auto const width = shape.head_channels();
-    auto const scale = static_cast<real>(1 / std::sqrt(static_cast<double>(width)));
-    auto const mark = scratch.mark();
-    auto* const weights = raw(scratch.template take<real>({count}));
-    auto* const sums = raw(scratch.template take<real>({width}));
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      auto const at = sample * shape.context + row;
-      for (std::int64_t head = 0; head < shape.heads; ++head) {
-        auto const* const query = raw(qkv) + at * 3 * shape.channels + head * width;
-        auto const* const keys = raw(kept) + sample * positions * 2 * shape.channels + head * width;
-        real most = -std::numeric_limits<real>::infinity();
-        for (std::int64_t j = 0; j < count; ++j) {
-          weights[j] = scale * dot<real>(query, keys + j * 2 * shape.channels, width);
-          most = std::max(most, weights[j]);
-        }
-        real all = 0;
-        std::fill_n(sums, width, real{0});
-        for (std::int64_t j = 0; j < count; ++j) {
-          auto const weight = std::exp(weights[j] - most);
-          auto const* const value = keys + j * 2 * shape.channels + shape.channels;
-          all += weight;
-          for (std::int64_t d = 0; d < width; ++d) sums[d] += weight * static_cast<real>(value[d]);
-        }
-        auto* const out = raw(y) + at * shape.channels + head * width;
-        for (std::int64_t d = 0; d < width; ++d) out[d] = static_cast<T>(sums[d] / all);
-      }
-    }
-    scratch.rewind(mark);
-  }
-
- private:
-  // Eight partial sums, which a compiler can vectorise.
-  template <class Real, class T>
-  static Real dot(T const* a, T const* b, std::int64_t n) {
-    constexpr std::int64_t lanes = 8;
-    Real sums[lanes] = {};
-    std::int64_t i = 0;
-    for (; i + lanes <= n; i += lanes)
-      for (std::int64_t lane = 0; lane < lanes; ++lane)
-        sums[lane] += static_cast<Real>(a[i + lane]) * static_cast<Real>(b[i + lane]);
-    Real sum = 0;
-    for (; i < n; ++i) sum += static_cast<Real>(a[i]) * static_cast<Real>(b[i]);
-    for (auto const each : sums) sum += each;
-    return sum;
-  }
-};
-
-}  // namespace trireme::ops
-
 // ---- trireme/ops/paged_attention.hpp
 namespace trireme::ops {
 
@@ -21067,27 +20991,16 @@ void attend_paged_rows(T* y, T* kept, T const* qkv, paged_rows const& rows, page
 
 }  // namespace trireme::ops::detail
 
-// ---- trireme/ops/sets/cache.hpp
+// ---- trireme/ops/sets/pages.hpp
 namespace trireme::ops {
 
-// The set of the key-value cache, in a struct cached_attention_on<Space> of its own: attention of one position of each
-// sample over keys and values that were kept (trainer.generate). Documented in ops/cached_attention.hpp. Without it a
-// model trains and predicts whole samples, and generating is a config_error.
-//
-//   attend_cached(y, qkv, kept, shape, row, count, scratch)
-//
-// For serving (serve::engine) paged_attention_on<Space> has attention of rows of many sequences over pages of keys and
-// values. Documented in ops/paged_attention.hpp; without it an engine throws a config_error.
+// The set of attention over pages, in a struct paged_attention_on<Space> of its own: rows of many sequences attend to
+// keys and values that earlier passes have kept (serve::engine, generate()). Documented in ops/paged_attention.hpp.
+// Without it a model trains and predicts whole samples, and going on with a text is a config_error.
 //
 //   attend_paged(y, kept, qkv, rows, heads, scratch)
 
 namespace detail {
-
-template <class K, class V, class Space>
-concept attends_cached = requires(typename V::y y, typename V::x x, attention_shape const& shape,
-                                  arena<Space>& scratch) {
-  K::attend_cached(y, x, x, shape, std::int64_t{}, std::int64_t{}, scratch);
-};
 
 template <class K, class V, class Space>
 concept attends_paged = requires(typename V::y y, typename V::x x, paged_rows const& rows, paged_heads const& how,
@@ -21101,63 +21014,36 @@ concept attends_paged = requires(typename V::y y, typename V::x x, paged_rows co
 template <class Space, class Env>
 concept paged_kernels = detail::attends_paged<paged_attention_on<Space>, detail::set_views<Space, Env>, Space>;
 
-/// Whether a memory space has the kernels of the key-value cache.
-template <class Space, class Env>
-concept cache_kernels = detail::attends_cached<cached_attention_on<Space>, detail::set_views<Space, Env>, Space>;
-
 }  // namespace trireme::ops
 
-// ---- trireme/nn/detail/attention_cache.hpp (goes on)
+// ---- trireme/nn/detail/attention_pages.hpp (goes on)
 namespace trireme::nn::detail {
 
-/// Keys and values of the positions that samples have had so far, for passes that go on with them (pass::known). With a
-/// window only the last ones that are still seen are kept, each in the place of one that is not. Or the pages of many
-/// sequences (pass::paged), each position of which is kept.
+/// Keys and values of the positions that sequences have had so far, in pages, for passes over rows of sequences
+/// (pass::paged).
 ///
-/// Bytes    2 C numbers for each position of a sample, in twice as much memory at most; with a window for each of its
-///          positions. Keys that serve several queries are kept once for each query; in pages once.
-/// Errors   config_error for attention that is not causal, and for memory spaces without attend_cached() or
-///          attend_paged().
+/// Bytes    2 numbers for each channel of a key head and each position of all pages. If a pass has more pages than the
+///          one before, the others are copied.
+/// Errors   config_error for attention that is not causal, and for memory spaces without attend_paged().
 template <class Env>
-class attention_cache {
+class attention_pages {
   using space = typename Env::space;
   using value = typename Env::compute;
-  using kernels = ops::on<space>;
   using view = view_of<Env>;
 
  public:
-  /// Keeps the keys and values of these rows, which are those of positions from pass.known on.
-  /// @param attend_whole  attention among the rows themselves: all that there is to see at a sample's beginning.
-  template <class Whole>
-  void attend(pass<Env>& pass, view y, view qkv, attention_shape const& shape, Whole const& attend_whole) {
-    expect_causal(shape);
-    make_room(pass.known, shape);
-    if (pass.known == 0) {
-      attend_whole();
-      // The places of a window begin again behind the last one.
-      for (auto row = std::max<std::int64_t>(0, shape.context - places_); row < shape.context;) {
-        auto const n = std::min(shape.context - row, places_ - row % places_);
-        keep(qkv, shape, row, n, row);
-        row += n;
-      }
-      return;
-    }
-    for (std::int64_t row = 0; row < shape.context; ++row) {
-      auto const position = pass.known + row;
-      keep(qkv, shape, row, 1, position);
-      attend_one(pass, y, qkv, shape, row, std::min(position + 1, places_));
-    }
-  }
-
-  /// Keeps the keys and values of rows of many sequences in their pages, and attends to them.
+  /// Keeps the keys and values of these rows, and attends to those of their sequences.
   /// @param key_heads  0: as many as heads.
-  void attend_paged(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t key_heads) {
-    expect_causal(shape);
+  void attend(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t key_heads) {
+    if (!shape.mask.causal) {
+      throw config_error(
+          "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
+          "whole samples");
+    }
     if constexpr (ops::paged_kernels<space, Env>) {
       ops::paged_heads const how{shape.heads, key_heads > 0 ? key_heads : shape.heads, shape.head_channels(),
                                  shape.mask.window};
-      trireme::shape const all{pass.paged->pages_in_all, how.page_size()};
-      if (pages_.extents() != all) pages_ = tensor<value, space>(all);
+      make_room({pass.paged->pages_in_all, how.page_size()});
       ops::paged_attention_on<space>::attend_paged(y, pages_.view(), qkv, *pass.paged, how, pass.scratch);
     } else {
       throw config_error(
@@ -21167,47 +21053,16 @@ class attention_cache {
   }
 
  private:
-  static void expect_causal(attention_shape const& shape) {
-    if (shape.mask.causal) return;
-    throw config_error(
-        "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
-        "whole samples");
-  }
-  void make_room(std::int64_t known, attention_shape const& shape) {
-    constexpr std::int64_t few = 64;
-    auto const window = shape.mask.window, all = known + shape.context;
-    bool const fits = kept_.extents() == trireme::shape{shape.batch * places_, 2 * shape.channels} &&
-                      (window > 0 ? places_ == window : all <= places_);
-    if (fits) return;
-    auto const positions = window > 0 ? window : std::max(few, 2 * all);
-    tensor<value, space> more({shape.batch * positions, 2 * shape.channels});
-    auto const width = 2 * shape.channels;
-    if (known > 0) {
-      kernels::copy_blocks(more.view(), {0, positions * width, width}, kept_.view(), {0, places_ * width, width},
-                           {shape.batch, std::min(known, std::min(positions, places_)), width});
+  void make_room(shape const& all) {
+    if (pages_.extents() == all) return;
+    tensor<value, space> more(all);
+    if (pages_.extents().rank() == 2 && pages_.extents()[1] == all[1]) {
+      auto const kept = std::min(pages_.extents()[0], all[0]);
+      ops::on<space>::copy(more.view().rows(0, kept), pages_.view().rows(0, kept));
     }
-    kept_ = std::move(more);
-    places_ = positions;
-  }
-  // The keys and values of n rows from `row` on, for positions from `position` on, which lie one after the other.
-  void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t n, std::int64_t position) {
-    auto const width = 2 * shape.channels, whole = 3 * shape.channels;
-    kernels::copy_blocks(kept_.view(), {position % places_ * width, places_ * width, width}, qkv,
-                         {row * whole + shape.channels, shape.context * whole, whole}, {shape.batch, n, width});
-  }
-  void attend_one(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t row,
-                  std::int64_t count) {
-    using attention = ops::cached_attention_on<space>;
-    if constexpr (ops::cache_kernels<space, Env>) {
-      attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch);
-    } else {
-      throw config_error(
-          "trireme::nn::attend: the kernels of this memory space have no attend_cached(); predict() whole samples");
-    }
+    pages_ = std::move(more);
   }
 
-  tensor<value, space> kept_;   // (samples * places, 2 C): keys and values
-  std::int64_t places_ = 0;     // for positions of a sample
   tensor<value, space> pages_;  // (pages, numbers of a page)
 };
 
@@ -21229,8 +21084,7 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
   }
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
-    auto const at =
-        part.own.size == 1 ? context_shard::stretch{0, pass.first_position(), context} : part.at(which, context);
+    auto const at = part.own.size == 1 ? context_shard::stretch{0, 0, context} : part.at(which, context);
     ops::on<typename Env::space>::rotations(table.rows(at.row, at.count), at.position, base, scaling);
     if (part.own.size == 1) break;
   }
@@ -21239,24 +21093,20 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 
 /// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
 /// @param seen   makes what tokens let each position see, in scratch memory; called only where samples are whole.
-/// @param cache  of this layer, for passes that continue earlier ones (pass::known, pass::paged).
+/// @param pages  of this layer, for passes over rows of sequences (pass::paged).
 /// @param key_heads  of different keys: 0: each query has its own.
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
-                ops::dropout_site_in<typename Env::space> const& site, Seen const& seen, attention_cache<Env>& cache,
+                ops::dropout_site_in<typename Env::space> const& site, Seen const& seen, attention_pages<Env>& pages,
                 std::int64_t key_heads = 0) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
   }
-  auto const attend_whole = [&] {
-    kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-    auto const mark = pass.scratch.mark();
-    ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
-    pass.scratch.rewind(mark);
-  };
-  if (pass.paged != nullptr) return cache.attend_paged(pass, y, kept.qkv, shape, key_heads);
-  if (!pass.goes_on()) return attend_whole();
-  cache.attend(pass, y, kept.qkv, shape, attend_whole);
+  if (pass.paged != nullptr) return pages.attend(pass, y, kept.qkv, shape, key_heads);
+  kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+  auto const mark = pass.scratch.mark();
+  ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+  pass.scratch.rewind(mark);
 }
 
 /// Its gradient: dqkv is written. y is what it gave.
@@ -21400,8 +21250,8 @@ struct dropout {
 ///          a row in place of x, because keys and values are repeated for their queries; context groups send the
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
-/// Serving  see staged_engine::predict_more: keys and values of the positions before are kept, with `window` only of
-///          those that are still seen. Needs causal attention without masks by tokens.
+/// Serving  see staged_engine::predict_rows: keys and values of earlier positions are kept in pages. Needs causal
+///          attention without masks by tokens.
 /// Errors   config_error for heads that are not a multiple of key_heads, a negative `rotary`, `window` or `norm`, a
 ///          scaling whose divisor is not positive, columns that do not divide evenly into these heads (with `rotary`:
 ///          into heads of even width), a tensor group of more ranks than key heads, masks by tokens where a context
@@ -21749,12 +21599,12 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    if (pass.goes_on() && what_.tokens.any()) {
+    if (pass.paged != nullptr && what_.tokens.any()) {
       throw config_error(
           "trireme::nn::attend: a mask by tokens (padding, separator) needs whole samples; predict() them");
     }
     attend_all(
-        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_, keys_.count);
+        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, pages_, keys_.count);
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -21852,7 +21702,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
   std::int64_t channels_ = 0;
   parameter<Env> query_gain_{}, key_gain_{};
   per_micro_batch<attention_state<Env>> kept_;
-  attention_cache<Env> cache_;
+  attention_pages<Env> pages_;
   per_micro_batch<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
 };
 
@@ -44149,7 +43999,7 @@ replica_group<Env>& replica_group<Env>::one() {
 //   images      images_kernels (images_on)           nn::conv2d, pooling, nn::patches
 //   batch_norm  batch_norm_kernels (batch_norm_on)   nn::batch_norm
 //   latent      latent_kernels (latent_heads_on)     nn::latent_attention
-//   cache       cache_kernels (cached_attention_on)  generating with a key-value cache
+//   pages       paged_kernels (paged_attention_on)   serve::engine, generate()
 //   pruning     pruning_kernels (pruning_on)         optim::pruned; the set is ops/pruning.hpp
 //   values      values_kernels                       functions of users on elements: nn::elementwise, nn::loss::each
 //
@@ -47131,7 +46981,8 @@ class staged_engine {
       for (auto const& batch : micro_batches) all_samples += batch.count();
       rows = loss_rows::of(rows_of_loss(micro_batches, shadowed), all_samples);
     }
-    start(list, micro_batches, {key, weight, purpose::train, {}, -1, rows.value_or(loss_rows{})});
+    start(list, micro_batches,
+          {.key = key, .weight = weight, .purpose = purpose::train, .rows = rows.value_or(loss_rows{})});
     auto const* const steps = list.steps();
     int const count = list.count();
     for (int i = 0; i < count; ++i) {
@@ -47191,32 +47042,9 @@ class staged_engine {
     return look({&batch, 1}, purpose::predict, hooks);
   }
 
-  /// The same for continued samples: the inputs are the positions that follow those of the calls before, one or more in
-  /// each of as many samples. Layers keep what later positions need of earlier ones: see nn::attend.
-  ///
-  /// Numerics as predict() of whole samples, except that the sums of attention have another order.
-  /// Errors   config_error for inputs that are not tokens (B, T), another number of samples than before, and layers
-  ///          that need whole samples. After an error the next call begins new samples.
-  template <class Hooks = resident_parameters>
-  [[nodiscard]] view predict_more(samples const& batch, Hooks&& hooks = {}) {
-    look_at_version(hooks);
-    auto const& tokens = batch.inputs;
-    auto const before = std::exchange(known_, 0);
-    if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
-        (before > 0 && tokens.extents[0] != known_samples_)) {
-      throw config_error(text(
-          "trireme::predict_more: inputs are ", name_of(tokens.type), " ", to_string(tokens.extents),
-          ", but they are tokens (samples, positions)",
-          before > 0 ? text(" of ", how_many(known_samples_, "sample"), ", as before; forget() begins new ones") : ""));
-    }
-    auto const out = look({&batch, 1}, purpose::predict, hooks, before);
-    known_samples_ = tokens.extents[0];
-    known_ = before + tokens.extents[1];
-    return out;
-  }
   /// The outputs of some positions of many sequences, whose tokens are (1, rows.count()): those of rows.outputs, in
-  /// their order; empty if none are wanted. Layers keep what later positions need in pages: see paged_rows. They are
-  /// apart from what predict_more() keeps. Valid until the next call.
+  /// their order; empty if none are wanted. Layers keep what later positions need in pages: see paged_rows. Valid until
+  /// the next call.
   ///
   /// Numerics a row's outputs have the same bits regardless of which rows and sequences are computed with it, in host
   ///          memory.
@@ -47230,7 +47058,7 @@ class staged_engine {
                               to_string(tokens.extents), ", but they are the tokens of ", how_many(rows.count(), "row"),
                               ", (1, rows), one row at least"));
     }
-    return look({&batch, 1}, purpose::predict, hooks, 0, &rows);
+    return look({&batch, 1}, purpose::predict, hooks, &rows);
   }
   /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
   /// on the others. As in evaluate(), there is no dropout; gradients of parameters do not change. Valid until the next
@@ -47256,11 +47084,6 @@ class staged_engine {
     loss = std::exchange(now_.loss, {}).read();
     return dx;
   }
-
-  /// Makes the next predict_more() begin new samples.
-  void forget() noexcept { known_ = 0; }
-  /// Positions of each sample that predict_more() has had.
-  [[nodiscard]] std::int64_t known() const noexcept { return known_; }
 
   /// Takes part in evaluate() for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
@@ -47305,7 +47128,6 @@ class staged_engine {
     double weight = 0;
     trireme::purpose purpose = purpose::evaluate;
     losses_in<space> loss{};
-    std::int64_t known = -1;
     loss_rows rows{};
     paged_rows const* paged = nullptr;
   };
@@ -47313,10 +47135,7 @@ class staged_engine {
   // Invalidates what is derived from values, such as packed copies.
   template <class Hooks>
   void look_at_version(Hooks const& hooks) noexcept {
-    if (auto const now = hooks.version(); now != version_) {
-      version_ = now;
-      forget();
-    }
+    version_ = hooks.version();
   }
 
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
@@ -47334,11 +47153,10 @@ class staged_engine {
   }
 
   template <class Hooks>
-  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1,
-            paged_rows const* paged = nullptr) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks, paged_rows const* paged = nullptr) {
     look_at_version(hooks);
     auto const& list = programs_.for_looking();
-    start(list, batch, {{}, 0, why, {}, known, {}, paged});
+    start(list, batch, {.key = {}, .purpose = why, .paged = paged});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -47472,7 +47290,6 @@ class staged_engine {
             .saved_index = index,
             .rows_of_sample = rows_of_sample_,
             .precision = precision_,
-            .known = now_.known,
             .rows = now_.rows,
             .paged = now_.paged};
   }
@@ -47529,7 +47346,6 @@ class staged_engine {
   std::unique_ptr<detail::stage_messages<Env>> messages_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = ops::passing_values;  // of the values
-  std::int64_t known_ = 0, known_samples_ = 0;   // positions and samples of predict_more()
   precision_state<typename Env::precision>* precision_ = nullptr;
 };
 
@@ -47791,10 +47607,6 @@ class placed_model {
       return engine_.predict(batch);
     else
       return predict_blocks(batch);
-  }
-  /// The same for the next positions of continued samples; see staged_engine::predict_more().
-  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
-    return everywhere<float>(engine_.predict_more(batch, exchange_));
   }
   /// The same for rows of many sequences; see staged_engine::predict_rows().
   [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
@@ -48463,16 +48275,7 @@ class basic_trainer {
     return run_.model.predict(make_samples(x.view(), tensor_view<float const>{}));
   }
   [[nodiscard]] output_tensor predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
-  /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once,
-  /// and only the time of attention grows with the earlier positions. forget(), a step or new parameters begin new
-  /// samples.
-  /// @example auto logits = trainer.predict_more(prompt); while (...) logits = trainer.predict_more(drawn(logits));
-  /// @see     staged_engine::predict_more
-  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
-    return run_.model.predict_more(batch);
-  }
-  void forget() noexcept requires staged { engine().forget(); }
-  /// The outputs of positions of many sequences, in one pass: what serve::engine computes with.
+  /// The outputs of positions of many sequences, in one pass: what serve::engine and generate() compute with.
   /// @see     staged_engine::predict_rows, paged_rows
   [[nodiscard]] tensor<float> predict_rows(samples const& batch, paged_rows const& rows) requires staged {
     return run_.model.predict_rows(batch, rows);
@@ -49759,10 +49562,8 @@ struct refused {
     return {std::move(metrics)...};
   }
   tensor<float> predict(auto&&) { return {}; }
-  tensor<float> predict_more(auto&&) { return {}; }
   tensor<float> predict_rows(auto&&...) { return {}; }
   tensor<float> input_gradient(auto&&...) { return {}; }
-  void forget() noexcept {}
   void initialise(std::uint64_t) {}
   void start_epoch() noexcept {}
   std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }

@@ -22,6 +22,17 @@
 
 namespace trireme::compression {
 
+namespace detail {
+
+/// The ratio in a step of a run in which it falls: 1/4, 1/16, 1/64 and 1/256 in the quarters of `warmup` steps, but at
+/// least `last`, which it is from then on.
+[[nodiscard]] inline float falling_ratio(float last, std::int64_t warmup, std::int64_t step) noexcept {
+  if (step >= warmup) return last;
+  return std::max(last, std::ldexp(0.25F, -2 * static_cast<int>(4 * step / warmup)));
+}
+
+}  // namespace detail
+
 /// Like top_k inside error_feedback, but each rank applies the momentum before it chooses what to send, so that an
 /// element that waits for several steps arrives with its momentum. Use it with optim::sgd{.momentum = 0}.
 ///
@@ -58,7 +69,7 @@ struct dgc {
     expect_number("compression::dgc", ".warmup", warmup, not_negative);
   }
   /// The part of the elements that is sent in a step of the run.
-  [[nodiscard]] float ratio_at(std::int64_t step) const noexcept { return detail::ratio_at(ratio, warmup, step); }
+  [[nodiscard]] float ratio_at(std::int64_t step) const noexcept { return detail::falling_ratio(ratio, warmup, step); }
   void validate_feedback() const {
     throw config_error("trireme::compression::dgc keeps what it has not sent itself; use it without error_feedback");
   }
@@ -100,7 +111,7 @@ struct dgc {
     void at_gradient(encoded_gradient const& which) {
       ranks_ = which.ranks;
       // What runs in phantom memory is a plan, which shows a step of the long rest of the run.
-      ratio_ = std::is_same_v<space, phantom> ? last_ratio_ : detail::ratio_at(last_ratio_, warmup_, which.step);
+      ratio_ = std::is_same_v<space, phantom> ? last_ratio_ : detail::falling_ratio(last_ratio_, warmup_, which.step);
     }
     /// Before the first at_gradient() those of the first step, which sends the most.
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const { return payload_type::bytes(kept(n)); }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 383662bfd7c186ae77b59b4844c27912e862114da549be67eb106ea38fefc64c
+// SHA-256 of the sources: 842bb7831a269c4270962ccb379c7ada5241614503e0ae7d6d28f86c8c88e8fb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -101,7 +101,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
                            angles(pass), how);
     auto const wide =
         how.width() == how.values ? y : pass.scratch.template take<value>({rows, shape_of(pass).channels});
-    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen, cache_);
+    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen, pages_);
     if (how.width() != how.values) {
       kernels::copy_columns(y.reshaped({rows * how.heads, how.values}), 0,
                             wide.reshaped({rows * how.heads, how.width()}), 0, how.values);
@@ -220,7 +220,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
   interval heads_{};
   chain_node<Env> queries_, down_, pairs_;
   per_micro_batch<saved> kept_;
-  attention_cache<Env> cache_;
+  attention_pages<Env> pages_;
 };
 
 }  // namespace detail

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4ae9eff4b873164e569b737bfd55c83a7e165c4934432f410a285fc49f826585
+// SHA-256 of the sources: 970f0cca5308fa83a0536d5ac1ee916bf2808172317093d0cedf679762c87505
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,8 +30,6 @@ class any_trainer {
   virtual void start_epoch() noexcept = 0;
   [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
-  [[nodiscard]] virtual tensor<float> predict_more(samples const& batch) = 0;
-  virtual void forget() noexcept = 0;
   [[nodiscard]] virtual tensor<float> predict_rows(samples const& batch, paged_rows const& rows) = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void on_read_problem(std::function<void(data::read_problem const&)> f) = 0;
@@ -81,18 +79,6 @@ class typed_trainer : public any_trainer {
   void start_epoch() noexcept override { trainer_.start_epoch(); }
   double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
   tensor<float> predict(samples const& batch) override { return detail::floats_of(trainer_.predict(batch)); }
-  tensor<float> predict_more([[maybe_unused]] samples const& batch) override {
-    if constexpr (Trainer::staged) {
-      return trainer_.predict_more(batch);
-    } else {
-      throw config_error(
-          "trireme::any_trainer: predict_more() needs a model made of units, which keeps the earlier positions; "
-          "call predict()");
-    }
-  }
-  void forget() noexcept override {
-    if constexpr (Trainer::staged) trainer_.forget();
-  }
   tensor<float> predict_rows([[maybe_unused]] samples const& batch, [[maybe_unused]] paged_rows const& rows) override {
     if constexpr (Trainer::staged) {
       return trainer_.predict_rows(batch, rows);

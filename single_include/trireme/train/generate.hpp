@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/generate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 54798d960c618a8b89ecb23146924dc66cfd98c301e324720fc0be6eba80831b
+// SHA-256 of the sources: 53d3a2efa0ec30f47ddbc56f196bdbb472c8b3bacd096cc9db8322c617c42caf
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -96,10 +96,10 @@ struct drawing {
 /// Collective. Continues a text by `count` tokens and calls f(token) with each; stops early if f returns false. If the
 /// model is distributed over several ranks, all of them call it with the same arguments and draw the same tokens.
 ///
-/// @param trainer  or an any_trainer; see predict_more().
+/// @param trainer  or an any_trainer; see predict_rows().
 /// @param context  most positions that the model takes: when they are full, generation restarts from their second half.
 /// @param known    only the first `known` token ids may be sampled; 0: all of the model's.
-/// Errors   config_error for a text without tokens and a context below 2; those of draw() and predict_more().
+/// Errors   config_error for a text without tokens and a context below 2; those of draw() and predict_rows().
 /// @example generate(trainer, tokens, 200, model.context, {.temperature = 0.8, .top_p = 0.95},
 ///                   [](std::int32_t token) { std::putchar(token); return true; });
 template <class Trainer, class F>
@@ -109,17 +109,24 @@ void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t c
     throw config_error(text("trireme::generate: a text of ", how_many(tokens.size(), "token"), " and a context of ",
                             context, "; there is a token to begin with, and a context of 2 or more"));
   }
-  trainer.forget();
+  std::vector<paged_rows::place> rows;
+  std::vector<std::int32_t> pages;  // the text is the only sequence
   std::int64_t first = 0, computed = 0;
   for (std::int64_t drawn = 0; drawn < count; ++drawn) {
     auto const end = static_cast<std::int64_t>(tokens.size());
-    if (end - first > context) {
-      trainer.forget();
-      first = computed = end - context / 2;
+    if (end - first > context) first = computed = end - context / 2;
+    rows.clear();
+    for (auto at = computed; at < end; ++at) rows.push_back({at - first, 0});
+    auto const needed = static_cast<std::size_t>((end - first + paged_rows::page - 1) / paged_rows::page);
+    if (needed > pages.size()) {
+      pages.resize(std::max(needed, 2 * pages.size()));
+      std::iota(pages.begin(), pages.end(), 0);
     }
-    auto const logits = trainer.predict_more(
+    std::int64_t const last = end - computed - 1;
+    auto const logits = trainer.predict_rows(
         make_samples(tensor_view<std::int32_t const>(tokens.data() + computed, shape{1, end - computed}),
-                     tensor_view<std::int32_t const>{}));
+                     tensor_view<std::int32_t const>{}),
+        {rows, pages, static_cast<std::int64_t>(pages.size()), {&last, 1}});
     computed = end;
     auto const row = std::span<float const>(logits.span());
     auto const token = draw(known > 0 ? row.first(std::min(row.size(), static_cast<std::size_t>(known))) : row, how,

@@ -16,31 +16,22 @@ template <class Space, class Model>
 std::vector<std::vector<std::int32_t>> served(Model const& model) {
   watchdog const guard("serving from CUDA memory", std::chrono::seconds(280));
   std::vector<std::vector<std::int32_t>> answers(3);
-  launch(comm::threads{.ranks = 1, .deadline = std::chrono::seconds(120)}, [&](auto& threads) {
-    auto const in = [&](auto& world) {
-      auto trainer =
-          make_trainer(model, optim::groups{optim::sgd{}, {{.names = "*", .frozen = true}}}, world, precision::fp32{});
-      trainer.initialise(5);
-      auto decoder = serve::decoder_of(trainer, model);
-      serve::engine engine(decoder, {.positions = 64, .most_running = 2, .tokens_in_pass = 8});
-      for (std::size_t i = 0; i < answers.size(); ++i) {
-        std::vector<std::int32_t> prompt;
-        for (std::int32_t t = 0; t < 5 + 6 * static_cast<std::int32_t>(i); ++t)
-          prompt.push_back((7 * t + 3 * static_cast<std::int32_t>(i)) % 29);
-        engine.submit({.prompt = prompt, .max_tokens = 4, .temperature = 0},
-                      [&to = answers[i]](serve::event const& one) {
-                        if (one.token >= 0 && !one.in_prompt) to.push_back(one.token);
-                      });
-      }
-      engine.drain();
-      CHECK(engine.now().pages_used == 0);
-    };
-    if constexpr (std::is_same_v<Space, host>) {
-      in(threads);
-    } else {
-      auto world = comm::in_space<Space>(threads);
-      in(world);
+  launch_in<Space>(1, std::chrono::seconds(120), [&](auto& world) {
+    auto trainer =
+        make_trainer(model, optim::groups{optim::sgd{}, {{.names = "*", .frozen = true}}}, world, precision::fp32{});
+    trainer.initialise(5);
+    auto decoder = serve::decoder_of(trainer, model);
+    serve::engine engine(decoder, {.positions = 64, .most_running = 2, .tokens_in_pass = 8});
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      std::vector<std::int32_t> prompt;
+      for (std::int32_t t = 0; t < 5 + 6 * static_cast<std::int32_t>(i); ++t)
+        prompt.push_back((7 * t + 3 * static_cast<std::int32_t>(i)) % 29);
+      engine.submit({.prompt = prompt, .max_tokens = 4, .temperature = 0}, [&to = answers[i]](serve::event const& one) {
+        if (one.token >= 0 && !one.in_prompt) to.push_back(one.token);
+      });
     }
+    engine.drain();
+    CHECK(engine.now().pages_used == 0);
   });
   for (auto const& each : answers) CHECK(each.size() == 4);
   return answers;

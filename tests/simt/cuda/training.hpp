@@ -88,20 +88,26 @@ void train_in(World& world, outcome& out, Model const& model, Optimizer const& o
   });
 }
 
+/// Calls body(world) on so many threads, with a world in that memory.
+template <class Space, class Body>
+void launch_in(int ranks, std::chrono::seconds deadline, Body const& body) {
+  launch(comm::threads{.ranks = ranks, .deadline = deadline}, [&](auto& threads) {
+    if constexpr (std::is_same_v<Space, host>) {
+      body(threads);
+    } else {
+      auto world = comm::in_space<Space>(threads);
+      body(world);
+    }
+  });
+}
+
 template <class Space, class Model, class Optimizer, class Parallel, class Precision, class Data>
 outcome train(int ranks, Model const& model, Optimizer const& optimizer, Parallel const& parallel,
               Precision const& precision, Data const& data, settings const& how) {
   watchdog const guard("a training of a model in CUDA memory", std::chrono::seconds(280));
   outcome out;
-  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(120)}, [&](auto& threads) {
-    auto const in = [&](auto& world) { train_in(world, out, model, optimizer, parallel, precision, data, how); };
-    if constexpr (std::is_same_v<Space, host>) {
-      in(threads);
-    } else {
-      auto world = comm::in_space<Space>(threads);
-      in(world);
-    }
-  });
+  launch_in<Space>(ranks, std::chrono::seconds(120),
+                   [&](auto& world) { train_in(world, out, model, optimizer, parallel, precision, data, how); });
   return out;
 }
 

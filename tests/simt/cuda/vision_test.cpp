@@ -48,26 +48,18 @@ template <class Space>
 outcome train_net(int ranks, part const& which = {}) {
   watchdog const guard("a training of a convolutional network in CUDA memory");
   outcome out;
-  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& threads) {
-    auto const in = [&](auto& world) {
-      auto trainer = make_trainer(net, moving, world, parallel::data{}, precision::fp32{});
-      trainer.initialise(5);
-      if (!which.load.empty()) trainer.load(which.load);
-      trainer.on_step([&](step_report const& done) {
-        if (world.rank() == 0) out.losses.push_back(done.loss);
-      });
-      trainer.fit(pictures{net.images, net.classes}, {.steps = 9, .batch = 8, .stop_after = which.stop_after});
-      if (!which.save.empty()) trainer.save(which.save);
-      trainer.for_each_parameter([&](std::string const&, shape const&, std::span<float const> values) {
-        if (world.rank() == 0) out.weights.insert(out.weights.end(), values.begin(), values.end());
-      });
-    };
-    if constexpr (std::is_same_v<Space, host>) {
-      in(threads);
-    } else {
-      auto world = comm::in_space<Space>(threads);
-      in(world);
-    }
+  launch_in<Space>(ranks, std::chrono::seconds(60), [&](auto& world) {
+    auto trainer = make_trainer(net, moving, world, parallel::data{}, precision::fp32{});
+    trainer.initialise(5);
+    if (!which.load.empty()) trainer.load(which.load);
+    trainer.on_step([&](step_report const& done) {
+      if (world.rank() == 0) out.losses.push_back(done.loss);
+    });
+    trainer.fit(pictures{net.images, net.classes}, {.steps = 9, .batch = 8, .stop_after = which.stop_after});
+    if (!which.save.empty()) trainer.save(which.save);
+    trainer.for_each_parameter([&](std::string const&, shape const&, std::span<float const> values) {
+      if (world.rank() == 0) out.weights.insert(out.weights.end(), values.begin(), values.end());
+    });
   });
   return out;
 }

@@ -24,13 +24,6 @@ inline void expect_ratio(std::string_view name, float ratio) {
   return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
 }
 
-/// The ratio in a step of a run in which it falls: 1/4, 1/16, 1/64 and 1/256 in the quarters of `warmup` steps, but at
-/// least `last`, which it is from then on.
-[[nodiscard]] inline float ratio_at(float last, std::int64_t warmup, std::int64_t step) noexcept {
-  if (step >= warmup) return last;
-  return std::max(last, std::ldexp(0.25F, -2 * static_cast<int>(4 * step / warmup)));
-}
-
 /// A payload of k (index, value) pairs: the indices, then the values. Values, and the next payload, start at a multiple
 /// of 8 bytes for every k.
 template <class Gradient, class Space>
