@@ -94,4 +94,7 @@ TEST_CASE("tensors that are no such are refused with one sentence", "[serve]") {
     CHECK(sentence.find('\n') == sentence.npos);
   }
   CHECK(contains(refused(one("[3]", "INT32", "[1, 2, 3]"), {.most_numbers = 2}), "2 numbers at most"));
+  CHECK(formats::json::parse(kserve::body_of(serve::openai::refusal("the datatype \"\xe2\x82\"")), "body")
+            .at("error")
+            .as_string() == "the datatype \"\xef\xbf\xbd\"");
 }

@@ -173,6 +173,13 @@ TEST_CASE("a request that cannot be answered is refused with one sentence", "[se
   CHECK(other.status == 404);
   CHECK(openai::body_of(other) == R"({"error":{"message":"the model \"large\" is not here; there is \"small\"",)"
                                   R"("type":"invalid_request_error","param":"model","code":"model_not_found"}})");
+  // What is quoted of a long name ends within a character, and a path of a URL may have any bytes.
+  for (auto const& each :
+       {refused(endpoint::completions, "{\"prompt\": \"a\", \"" + std::string(79, 'x') + "\xe2\x82\xac\": 1}"),
+        openai::refusal("\"\xff\" is not here", "\xc3")}) {
+    auto const error = formats::json::parse(openai::body_of(each), "body").at("error");
+    CHECK(contains(error.at("message").as_string(), "\xef\xbf\xbd"));
+  }
 }
 
 TEST_CASE("texts are cut before stop strings, whatever the pieces are", "[serve]") {

@@ -234,7 +234,8 @@ TRIREME_BODY std::string metadata(std::string_view model, std::vector<signature>
 }
 
 TRIREME_BODY std::string body_of(openai::refusal const& problem) {
-  return formats::json::to_string(formats::json::value::make({{"error", problem.what()}}));
+  return formats::json::to_string(
+      formats::json::value::make({{"error", openai::detail::whole_characters(problem.what())}}));
 }
 
 }  // namespace trireme::serve::kserve

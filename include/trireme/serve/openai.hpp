@@ -28,6 +28,14 @@ struct refusal : error {
   std::string code;   ///< "model_not_found", or empty
 };
 
+namespace detail {
+
+/// The text as UTF-8: bytes that are not UTF-8 become U+FFFD. A sentence may quote the first bytes of a name, which
+/// may end within a character, or a path of a URL, which may have any bytes.
+[[nodiscard]] std::string whole_characters(std::string_view bytes);
+
+}  // namespace detail
+
 /// {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 [[nodiscard]] std::string body_of(refusal const& problem);
 

@@ -347,6 +347,11 @@ class reader {
   return out;
 }
 
+TRIREME_BODY std::string whole_characters(std::string_view bytes) {
+  std::string rest(bytes);
+  return take_characters(rest, true);
+}
+
 [[nodiscard]] inline std::int64_t characters_of(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char letter) { return (static_cast<unsigned char>(letter) & 0xc0) != 0x80; });
@@ -458,15 +463,18 @@ class reader {
 
 TRIREME_BODY std::string body_of(refusal const& problem) {
   using formats::json::value;
-  auto const text_or_null = [](std::string const& words) { return words.empty() ? value() : value(words); };
+  auto const text_or_null = [](std::string const& words) {
+    return words.empty() ? value() : value(detail::whole_characters(words));
+  };
   auto const* const type = problem.status == 401   ? "authentication_error"
                            : problem.status == 429 ? "rate_limit_error"
                            : problem.status >= 500 ? "server_error"
                                                    : "invalid_request_error";
-  return formats::json::to_string(value::make({{"error", value::make({{"message", problem.what()},
-                                                                      {"type", type},
-                                                                      {"param", text_or_null(problem.field)},
-                                                                      {"code", text_or_null(problem.code)}})}}));
+  return formats::json::to_string(
+      value::make({{"error", value::make({{"message", detail::whole_characters(problem.what())},
+                                          {"type", type},
+                                          {"param", text_or_null(problem.field)},
+                                          {"code", text_or_null(problem.code)}})}}));
 }
 
 TRIREME_BODY asked parse(endpoint to, std::string_view body, limits const& most) {
@@ -522,8 +530,7 @@ TRIREME_BODY std::string answer_text::until_stop(std::string const& more, bool l
 }
 
 TRIREME_BODY std::string token_name(std::string_view bytes) {
-  std::string rest(bytes);
-  if (detail::take_characters(rest, true) == bytes) return std::string(bytes);
+  if (detail::whole_characters(bytes) == bytes) return std::string(bytes);
   std::string out = "bytes:";
   for (auto const each : bytes) {
     constexpr std::string_view digits = "0123456789abcdef";

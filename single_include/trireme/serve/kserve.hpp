@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/serve/kserve.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 28accd9e8e14a358952aefe03b39d809630359934d06c22e913e53cf2c4c6734
+// SHA-256 of the sources: bb2d10ccb7da5d5f7d86ac2fca5b7bde64554def6fb8c698a8b87c6a272ffec3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -307,7 +307,8 @@ TRIREME_BODY std::string metadata(std::string_view model, std::vector<signature>
 }
 
 TRIREME_BODY std::string body_of(openai::refusal const& problem) {
-  return formats::json::to_string(formats::json::value::make({{"error", problem.what()}}));
+  return formats::json::to_string(
+      formats::json::value::make({{"error", openai::detail::whole_characters(problem.what())}}));
 }
 
 }  // namespace trireme::serve::kserve

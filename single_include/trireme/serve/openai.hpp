@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/serve/openai.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 35543e0c60c73f3087fd985cb2261d56eec7efaa3771c0fdcc16e7a01925573e
+// SHA-256 of the sources: af082cff10dbe244772331342db61d84420ca8817deffb7d89900a5dfb34bcb6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,6 +29,14 @@ struct refusal : error {
   std::string field;  ///< the member of the request, or empty
   std::string code;   ///< "model_not_found", or empty
 };
+
+namespace detail {
+
+/// The text as UTF-8: bytes that are not UTF-8 become U+FFFD. A sentence may quote the first bytes of a name, which
+/// may end within a character, or a path of a URL, which may have any bytes.
+[[nodiscard]] std::string whole_characters(std::string_view bytes);
+
+}  // namespace detail
 
 /// {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 [[nodiscard]] std::string body_of(refusal const& problem);
@@ -555,6 +563,11 @@ class reader {
   return out;
 }
 
+TRIREME_BODY std::string whole_characters(std::string_view bytes) {
+  std::string rest(bytes);
+  return take_characters(rest, true);
+}
+
 [[nodiscard]] inline std::int64_t characters_of(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char letter) { return (static_cast<unsigned char>(letter) & 0xc0) != 0x80; });
@@ -666,15 +679,18 @@ class reader {
 
 TRIREME_BODY std::string body_of(refusal const& problem) {
   using formats::json::value;
-  auto const text_or_null = [](std::string const& words) { return words.empty() ? value() : value(words); };
+  auto const text_or_null = [](std::string const& words) {
+    return words.empty() ? value() : value(detail::whole_characters(words));
+  };
   auto const* const type = problem.status == 401   ? "authentication_error"
                            : problem.status == 429 ? "rate_limit_error"
                            : problem.status >= 500 ? "server_error"
                                                    : "invalid_request_error";
-  return formats::json::to_string(value::make({{"error", value::make({{"message", problem.what()},
-                                                                      {"type", type},
-                                                                      {"param", text_or_null(problem.field)},
-                                                                      {"code", text_or_null(problem.code)}})}}));
+  return formats::json::to_string(
+      value::make({{"error", value::make({{"message", detail::whole_characters(problem.what())},
+                                          {"type", type},
+                                          {"param", text_or_null(problem.field)},
+                                          {"code", text_or_null(problem.code)}})}}));
 }
 
 TRIREME_BODY asked parse(endpoint to, std::string_view body, limits const& most) {
@@ -730,8 +746,7 @@ TRIREME_BODY std::string answer_text::until_stop(std::string const& more, bool l
 }
 
 TRIREME_BODY std::string token_name(std::string_view bytes) {
-  std::string rest(bytes);
-  if (detail::take_characters(rest, true) == bytes) return std::string(bytes);
+  if (detail::whole_characters(bytes) == bytes) return std::string(bytes);
   std::string out = "bytes:";
   for (auto const each : bytes) {
     constexpr std::string_view digits = "0123456789abcdef";
