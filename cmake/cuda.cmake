@@ -44,6 +44,7 @@ macro(trireme_find_cuda include)
       message(STATUS "trireme: no cuBLASLt, so trireme::cuda has no matrix products")
       list(FILTER trireme_kernel_sources EXCLUDE REGEX "/cublas\\.cu$")
     endif()
+    # Paths of what is written are relative, so that ccache finds it in every clone.
     set(trireme_kernels)
     foreach(source IN LISTS trireme_kernel_sources)
       cmake_path(GET source STEM name)

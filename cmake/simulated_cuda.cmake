@@ -29,8 +29,11 @@ function(trireme_simulate_source result file)
   string(REGEX REPLACE "__shared__ ([A-Za-z_:0-9]+) ([A-Za-z_0-9]+)\\[([^]]+)\\];"
          "auto& \\2 = simt::shared<\\1[\\3], __COUNTER__>();" text "${text}")
   set(written ${CMAKE_CURRENT_BINARY_DIR}/simulated/${name}.cpp)
-  file(CONFIGURE OUTPUT ${written} @ONLY CONTENT
-       "#include \"${PROJECT_SOURCE_DIR}/tests/support/simt/cuda_source.hpp\"\n#line 1 \"${file}\"\n${text}")
+  # Relative, so that ccache finds it in every clone.
+  file(RELATIVE_PATH simulator ${CMAKE_CURRENT_BINARY_DIR}/simulated
+       ${PROJECT_SOURCE_DIR}/tests/support/simt/cuda_source.hpp)
+  file(RELATIVE_PATH line ${PROJECT_SOURCE_DIR} ${file})
+  file(CONFIGURE OUTPUT ${written} @ONLY CONTENT "#include \"${simulator}\"\n#line 1 \"${line}\"\n${text}")
   set_source_files_properties(${written} PROPERTIES INCLUDE_DIRECTORIES ${folder})
   set(${result} ${written} PARENT_SCOPE)
 endfunction()
