@@ -18,20 +18,21 @@ def expect_refused(what, done, *words):
         expect(word in err, "%s: \"%s\" is not in: %s" % (what, word, err))
 
 
-# One process at a time. Who comes second is told who is there, and changes nothing.
+# One process at a time. Who comes second is told who is there, and changes nothing. (While it runs, only single files
+# are read: others, such as its heartbeat, come and go.)
 first = start("held", steps=10**6, save_every=0)
 wait_for(lambda: has_begun("held"), first)
-options = content("runs/held")["runs/held/options.json"]
+options = bytes_of("runs/held/options.json")
 holder = ("another process trains here: process %d on %s, since 2" % (first.pid, socket.gethostname()), "--name")
 expect_refused("a second start", attempt("held", seed=4), *holder)
 expect_refused("a second start that goes on", attempt("held", resume=True), *holder)
 expect_refused("a second start under mpirun", attempt("held", seed=4, **wire), *holder)
-expect(content("runs/held")["runs/held/options.json"] == options and os.listdir("runs") == ["held"],
+expect(bytes_of("runs/held/options.json") == options and os.listdir("runs") == ["held"],
        "a second start has changed something: %r" % os.listdir("runs"))
 first.send_signal(signal.SIGKILL)  # the lock dies with it
 first.communicate()
 train("held", resume=True, stop_after=1)
-expect(content("runs/held")["runs/held/lock"] == b"", "the lock of a run that has ended names a holder")
+expect(bytes_of("runs/held/lock") == b"", "the lock of a run that has ended names a holder")
 
 # Of two that start at the same time one trains (until the other has ended), and the run is its own.
 for pair in range(8):
@@ -48,7 +49,7 @@ for pair in range(8):
     told = b"".join(err for (_, err), code in ended if code != 0).decode()
     expect("runs/%s: another process " % name in told, "%s: who came second was told: %s" % (name, told))
     winner = codes.index(0) + 1 if 0 in codes else 0
-    said = json.loads(content("runs/" + name)["runs/%s/options.json" % name])
+    said = json.loads(bytes_of("runs/%s/options.json" % name))
     expect(said["seed"] == str(winner) and summary(name)["seed"] == winner, "%s: seeds are mixed: %r" % (name, said))
 
 # A run that was killed as soon as it had its lock is none, and in nobody's way; another's file of that name is.

@@ -165,14 +165,15 @@ def summary(name):
         return json.load(file)
 
 
+def bytes_of(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def content(path):
-    """{path: bytes} of all files below."""
-    out = {}
-    for place, _, files in os.walk(path):
-        for name in files:
-            with open(os.path.join(place, name), "rb") as file:
-                out[os.path.join(place, name)] = file.read()
-    return out
+    """{path: bytes} of all files below. No process may be changing them."""
+    return {os.path.join(place, name): bytes_of(os.path.join(place, name))
+            for place, _, files in os.walk(path) for name in files}
 
 
 def tensors(path):
