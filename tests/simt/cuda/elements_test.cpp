@@ -1,6 +1,9 @@
-// Dropout, copies of blocks and pairwise sums in CUDA memory, against those of the host.
+// Kernels that treat all elements alike, in CUDA memory, against those of the host.
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "../../catch.hpp"
@@ -26,6 +29,13 @@ constexpr bool has_elements =
 static_assert(has_elements<precision::fp32> && has_elements<precision::fp64> && has_elements<precision::bf16> &&
               has_elements<precision::fp16>);
 
+/// Calls f(n, shift) for odd and empty sizes, also of tensors that begin where no vector does.
+template <class F>
+void for_shapes(F&& f) {
+  for (std::int64_t const n : {0, 1, 37, 2050})
+    for (std::int64_t const shift : {0, 1}) f(n, shift);
+}
+
 std::vector<std::int64_t> samples_of(std::int64_t n) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i * 123456789012ULL + 5);
@@ -33,6 +43,116 @@ std::vector<std::int64_t> samples_of(std::int64_t n) {
 }
 
 }  // namespace
+
+TEST_CASE("fill, scale and elementwise_product on a device have the host's bits", "[elements]") {
+  for_types([]<class T>(T) {
+    for_shapes([](std::int64_t n, std::int64_t shift) {
+      CAPTURE(dtype_of<T>, n, shift);
+      auto filled = mixed_numbers<T>(n, 1), scaled = mixed_numbers<T>(n, 2), multiplied = mixed_numbers<T>(n, 3);
+      shifted<T> const a(filled, shift), b(scaled, shift), y(multiplied, shift);
+      kernels::fill(a.view, 1.25);
+      on_host::fill(tensor_view(filled), 1.25);
+      CHECK(equal_to_host(a.here(), filled));
+      kernels::scale(b.view, 0.3);
+      on_host::scale(tensor_view(scaled), 0.3);
+      CHECK(equal_to_host(b.here(), scaled));
+      kernels::elementwise_product(y.view, y.view, b.view);
+      on_host::elementwise_product(tensor_view(multiplied), tensor_view(multiplied), tensor_view(scaled));
+      CHECK(equal_to_host(y.here(), multiplied));
+    });
+  });
+}
+
+TEST_CASE("copies and accumulate between all types on a device have the host's bits", "[elements]") {
+  for_types([]<class T>(T) {
+    for_types([]<class U>(U) {
+      for_shapes([](std::int64_t n, std::int64_t shift) {
+        CAPTURE(dtype_of<T>, dtype_of<U>, n, shift);
+        auto x = mixed_numbers<U>(n, 4);
+        auto y = mixed_numbers<T>(n, 5);
+        shifted<U> const from(x, shift);
+        shifted<T> const to(y, shift);
+        kernels::accumulate(to.view, from.view, 0.7);
+        on_host::accumulate(tensor_view(y), tensor_view(x), 0.7);
+        CHECK(equal_to_host(to.here(), y, std::is_same_v<T, double> || std::is_same_v<U, double>));
+        kernels::copy(to.view, from.view);
+        on_host::copy(tensor_view(y), tensor_view(x));
+        CHECK(equal_to_host(to.here(), y));
+      });
+      auto x = mixed_numbers<U>(7 * 11, 6);
+      auto y = mixed_numbers<T>(7 * 9, 7);
+      shifted<U> const from(x);
+      shifted<T> const to(y);
+      kernels::copy_columns(to.view.reshaped({7, 9}), 2, from.view.reshaped({7, 11}), 3, 5);
+      on_host::copy_columns(tensor_view(y).reshaped({7, 9}), 2, tensor_view(x).reshaped({7, 11}), 3, 5);
+      CHECK(equal_to_host(to.here(), y));
+    });
+  });
+}
+
+TEST_CASE("every number of 16 bits is widened and narrowed on a device as on the host", "[elements]") {
+  auto const check = []<class T>(T) {
+    std::vector<T> all(0x10000);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
+    auto const count = static_cast<std::int64_t>(all.size());
+    shifted<T> const from(all), back(std::vector<T>(all.size()));
+    shifted<float> const wide(std::vector<float>(all.size()));
+    kernels::copy(wide.view, from.view);
+    kernels::copy(back.view, wide.view);
+    CHECK(equal_to_host(back.here(), all));
+    std::vector<float> want(all.size());
+    on_host::copy(tensor_view(want), tensor_view(all));
+    CHECK(equal_to_host(wide.here(), want));
+    CHECK(wide.view.size() == count);
+  };
+  check(bfloat16{});
+  check(float16{});
+}
+
+TEST_CASE("activations and their derivatives on a device have the host's bits", "[elements]") {
+  using ops::activation;
+  for_types([]<class T>(T) {
+    for (auto const act : {activation::none, activation::gelu, activation::tanh, activation::relu, activation::silu,
+                           activation::gelu_erf})
+      for_shapes([&](std::int64_t n, std::int64_t shift) {
+        CAPTURE(dtype_of<T>, act, n, shift);
+        bool const nearly = std::is_same_v<T, double>;  // exp, tanh and erf are the C library's
+        auto x = mixed_numbers<T>(n, 8), dx = mixed_numbers<T>(n, 9), y = x;
+        shifted<T> const from(x, shift), to(x, shift), slope(dx, shift);
+        kernels::activate(to.view, from.view, act);
+        on_host::activate(tensor_view(y), tensor_view(x), act);
+        CHECK(equal_to_host(to.here(), y, nearly));
+        kernels::activate_backward(slope.view, slope.view, from.view, act);
+        on_host::activate_backward(tensor_view(dx), tensor_view(dx), tensor_view(x), act);
+        CHECK(equal_to_host(slope.here(), dx, nearly));
+      });
+  });
+}
+
+TEST_CASE("hash, finite and sum_of_squares on a device are the host's", "[elements]") {
+  using sums_of_host = ops::host_reductions;
+  for_types([]<class T>(T) {
+    for_shapes([](std::int64_t n, std::int64_t shift) {
+      CAPTURE(dtype_of<T>, n, shift);
+      auto x = mixed_numbers<T>(n, 11, n != 37);
+      shifted<T> const there(x, shift);
+      tensor_view<T const, cuda> const view = there.view;
+      CHECK(kernels::hash(view, 99, 1000) == sums_of_host::hash(tensor_view(x), 99, 1000));
+      CHECK(kernels::finite(view) == sums_of_host::finite(tensor_view(x)));
+      if constexpr (sizeof(T) >= 4) {
+        exact_sum want, got;
+        want.add(0.5);
+        got.add(0.5);
+        sums_of_host::sum_of_squares(tensor_view(x), want);
+        kernels::sum_of_squares(view, got);
+        CHECK(got == want);
+      }
+    });
+  });
+  std::vector<float> all(20000, 1.5F);
+  all.back() = std::numeric_limits<float>::infinity();
+  CHECK(!kernels::finite(shifted<float>(all).view));
+}
 
 TEST_CASE("dropout on a device drops the host's numbers of all samples, and of a range of them", "[elements]") {
   for_types([]<class T>(T) {
@@ -83,43 +203,6 @@ TEST_CASE("dropout of parts of samples on a device drops the host's numbers", "[
       CHECK(same(there.here(), y));
     }
   });
-}
-
-TEST_CASE("pairwise sums on a device have the bits of the host's tree", "[elements]") {
-  auto const check = []<class T>(T) {
-    for (std::int64_t const count : {1, 2, 3, 4, 7, 8})
-      for (auto const& [size, shift] : {std::array<std::int64_t, 2>{0, 0}, {1, 3}, {77, 0}, {1101, 1}}) {
-        CAPTURE(dtype_of<T>, count, size, shift);
-        std::vector<std::vector<T>> x;
-        std::vector<shifted<T>> there;
-        std::vector<tensor_view<T const, cuda>> terms;
-        std::vector<tensor_view<T const>> host_terms;
-        for (std::int64_t i = 0; i < count; ++i) {
-          auto& own = x.emplace_back(static_cast<std::size_t>(size));
-          if constexpr (std::is_integral_v<T>)  // sums wrap
-            for (std::size_t at = 0; at < own.size(); ++at)
-              own[at] = static_cast<T>(mix(at + static_cast<std::size_t>(i) * 9973));
-          else
-            own = numbers<T>(size, static_cast<std::uint64_t>(i));
-          there.emplace_back(own, shift);
-        }
-        for (std::size_t i = 0; i < x.size(); ++i) {
-          terms.push_back(there[i].view);
-          host_terms.push_back(tensor_view<T const>(x[i]));
-        }
-        std::vector<T> sums(static_cast<std::size_t>(size));
-        shifted<T> const to(sums, shift);
-        tensor_view<T, cuda> const outputs[] = {to.view, there[0].view};  // one is a term
-        tensor_view<T> const host_outputs[] = {tensor_view(sums)};
-        kernels::reduce(std::span<tensor_view<T, cuda> const>(outputs), terms, reduction::pairwise{});
-        ops::host_reductions::reduce(std::span<tensor_view<T> const>(host_outputs), host_terms, reduction::pairwise{});
-        CHECK(to.here() == sums);
-        CHECK(there[0].here() == sums);
-      }
-  };
-  for_types(check);
-  check(std::int64_t{}), check(std::uint64_t{}), check(std::int32_t{}), check(std::uint32_t{});
-  check(std::int8_t{}), check(std::uint8_t{});
 }
 
 TEST_CASE("blocks of rows are copied on a device as on the host", "[elements]") {

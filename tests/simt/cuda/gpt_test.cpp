@@ -23,11 +23,10 @@ auto mesh_of(Data data, degrees const& of) {
   return parallel::mesh{data, parallel::any_pipeline{.schedule = "1f1b", .stages = of.stages},
                         parallel::context{.ways = of.context}, parallel::tensor{.ways = of.tensor}};
 }
-template <class Data, class Precision = precision::fp32>
-void compare(std::string const& what, Data data, degrees const& of, double tolerance = 1e-5,
-             Precision const& precision = {}, nn::gpt const& trained = model) {
+template <class Data>
+void compare(std::string const& what, Data data, degrees const& of, nn::gpt const& trained = model) {
   auto const ranks = of.data * of.stages * of.context * of.tensor;
-  expect_the_hosts_training(what, ranks, trained, moving, mesh_of(data, of), precision, words, tolerance,
+  expect_the_hosts_training(what, ranks, trained, moving, mesh_of(data, of), precision::fp32{}, words, 1e-5,
                             {.steps = 4, .batch = 4, .micro_batches = of.stages > 1 ? 2 : 0});
 }
 
@@ -41,12 +40,13 @@ struct wrong_target : ordered_words {
   }
 };
 /// Every rank is told of the target, and goes on with other samples as if nothing had been.
-template <class Parallel>
-void go_on_after_a_wrong_target(int ranks, Parallel const& parallel) {
+void go_on_after_a_wrong_target(degrees const& of) {
+  auto const ranks = of.data * of.tensor;
+  auto const mesh = mesh_of(parallel::data{}, of);
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
   launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& threads) {
     auto world = comm::in_space<cuda>(threads);
-    auto trainer = make_trainer(model, moving, world, parallel), other = make_trainer(model, moving, world, parallel);
+    auto trainer = make_trainer(model, moving, world, mesh), other = make_trainer(model, moving, world, mesh);
     try {
       trainer.fit(wrong_target{words}, {.steps = 1, .batch = 4});
     } catch (error const& problem) {
@@ -63,9 +63,9 @@ void go_on_after_a_wrong_target(int ranks, Parallel const& parallel) {
 }  // namespace
 
 TEST_CASE("a GPT in CUDA memory: a wrong target is an error on every rank, and changes nothing", "[gpt]") {
-  go_on_after_a_wrong_target(1, parallel::data{});
-  go_on_after_a_wrong_target(2, parallel::data{});
-  go_on_after_a_wrong_target(2, parallel::tensor{.ways = 2});
+  go_on_after_a_wrong_target({});
+  go_on_after_a_wrong_target({.data = 2});
+  go_on_after_a_wrong_target({.tensor = 2});
 }
 TEST_CASE("a GPT in CUDA memory: data parallel", "[gpt]") {
   compare("one rank", parallel::data{}, {});
@@ -85,8 +85,10 @@ TEST_CASE("a GPT in CUDA memory: zero", "[gpt]") {
   expect_the_hosts_training("zero<3>", 2, model, moving, parallel::zero<3>{}, precision::fp32{}, words, 1e-5);
 }
 TEST_CASE("a GPT in CUDA memory: bfloat16, float16, and AdamW", "[gpt]") {
-  compare("bf16", parallel::data{}, {}, 2e-2, precision::bf16{});
-  compare("fp16", parallel::data{}, {}, 3e-3, precision::fp16{.first_scale = 1024});
+  settings const how{.steps = 4};
+  expect_the_hosts_training("bf16", 1, model, moving, parallel::data{}, precision::bf16{}, words, 2e-2, how);
+  expect_the_hosts_training("fp16", 1, model, moving, parallel::data{}, precision::fp16{.first_scale = 1024}, words,
+                            3e-3, how);
   expect_the_hosts_training("AdamW", 2, model, optim::adamw{.learning_rate = 1e-3, .epsilon = 1e-4, .clip = 1.0},
                             parallel::data{}, precision::fp32{}, words, 1e-4);
 }
@@ -135,6 +137,6 @@ TEST_CASE("a GPT in CUDA memory: experts", "[gpt]") {
   mixture.channels = 16;
   mixture.experts = 4;
   mixture.balance = 0.01;
-  compare("experts", parallel::data{}, {}, 1e-5, precision::fp32{}, mixture);
-  compare("experts and data", parallel::data{}, {.data = 2}, 1e-5, precision::fp32{}, mixture);
+  compare("experts", parallel::data{}, {}, mixture);
+  compare("experts and data", parallel::data{}, {.data = 2}, mixture);
 }

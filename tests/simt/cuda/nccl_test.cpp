@@ -54,7 +54,6 @@ outcome train_over_nccl(int ranks, nn::gpt const& gpt, Parallel const& parallel,
   outcome out;
   stand_in::on_ranks(ranks, {.deadline = std::chrono::seconds(120), .order = order}, [&](comm::nccl_world& world) {
     train_in(world, out, gpt, moving, parallel, precision::fp32{}, words, how);
-    cuda::finish();
   });
   return out;
 }
@@ -110,13 +109,13 @@ TEST_CASE("a GPT over comm::nccl: all schedules of a pipeline", "[nccl]") {
 TEST_CASE("a stage of a pipeline over comm::nccl that is late is named by the message from it", "[nccl]") {
   auto const said = sentence_of<comm_error>([] {
     watchdog const guard("a pipeline over comm::nccl whose stage is late", std::chrono::seconds(120));
-    stand_in::on_ranks(2, {.deadline = std::chrono::seconds(2)}, [&](comm::nccl_world& world) {
+    stand_in::on_ranks(2, {.deadline = std::chrono::seconds(1)}, [&](comm::nccl_world& world) {
       late_words of_rank = words;
-      of_rank.late = std::chrono::seconds(world.rank() == 1 ? 6 : 0);
+      of_rank.late = std::chrono::seconds(world.rank() == 1 ? 3 : 0);
       outcome out;
       train_in(world, out, model, moving, mesh_of(1, 2, 1, 1), precision::fp32{}, of_rank, {.micro_batches = 2});
     });
   });
   CHECK(contains(said, "exchange from rank 1 to rank 0, call number "));
-  CHECK(contains(said, " waited 2s and is not done"));
+  CHECK(contains(said, " waited 1s and is not done"));
 }

@@ -1,5 +1,6 @@
 // ops::on<cuda> in the stand-in for CUDA's runtime, whose streams run the kernels' source in the stand-in for a GPU's
-// threads. tests/simt/kernels_test.cpp has each kernel with all types and shapes; here are the functions around them.
+// threads. elements_test, reduce_test and updates_test have each kernel with all types and shapes; here are the
+// functions around them.
 #include "site_there.hpp"
 #include "trireme/ops/cuda.hpp"
 

@@ -1,15 +1,18 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "trireme/core/dtype.hpp"
+#include "trireme/core/hash.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/cuda.hpp"
 #include "trireme/ops/host/target.hpp"
@@ -49,6 +52,28 @@ std::vector<T> numbers(std::int64_t n, std::uint64_t seed, double span = 4) {
   return all;
 }
 
+/// n numbers between -12 and 12, some of them 0, subnormal, large or, unless they are to be finite, infinite or NaN.
+/// Integers of any size.
+template <class T>
+std::vector<T> mixed_numbers(std::int64_t n, std::uint64_t seed, bool finite = false) {
+  std::vector<T> all(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    auto const bits = trireme::mix(seed * 1000003 + i);
+    if constexpr (std::is_integral_v<T>) {
+      all[i] = static_cast<T>(bits);
+    } else {
+      auto x = static_cast<float>(static_cast<std::int32_t>(bits % 24001) - 12000) / 1000;
+      if (i % 23 == 5) x = -0.0F;
+      if (i % 29 == 7) x *= 1e-40F;
+      if (i % 31 == 9) x *= 20;
+      if (!finite && i % 97 == 11) x = std::numeric_limits<float>::infinity();
+      if (!finite && i % 101 == 3) x = std::numeric_limits<float>::quiet_NaN();
+      all[i] = static_cast<T>(x);
+    }
+  }
+  return all;
+}
+
 /// A tensor on the device whose elements begin `shift` elements behind an aligned address.
 template <class T>
 struct shifted {
@@ -76,6 +101,23 @@ bool close(std::vector<T> const& got, std::vector<T> const& want, double relativ
     if (!(std::abs(a - b) <= relative * std::abs(b) + absolute)) return false;
   }
   return true;
+}
+/// The host's bits. NaN is NaN, because its payload depends on the processor. `nearly`, and on a CPU without FMA, where
+/// the host's kernels round more often: a few units in the last place.
+template <class T>
+bool equal_to_host(std::vector<T> const& got, std::vector<T> const& want, bool nearly = false) {
+  double tolerance = nearly ? 1e-6 : 0;
+  if (trireme::ops::detected() < trireme::ops::cpu_level::avx2) tolerance = trireme::storage_float<T> ? 1e-2 : 1e-6;
+  return std::ranges::equal(got, want, [&](T a, T b) {
+    if (std::memcmp(&a, &b, sizeof a) == 0) return true;
+    if constexpr (std::is_integral_v<T>) {
+      return false;
+    } else {
+      auto const x = static_cast<double>(a), y = static_cast<double>(b);
+      if (std::isnan(x) || std::isnan(y)) return std::isnan(x) && std::isnan(y);
+      return tolerance > 0 && std::abs(x - y) <= tolerance * (1 + std::abs(y));
+    }
+  });
 }
 /// The same bits, or nearly: without FMA the host's kernels round more often, and in double they have none.
 template <class T>

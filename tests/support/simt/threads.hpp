@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -159,7 +160,8 @@ struct place {
            std::to_string(line);
   }
   friend bool operator==(place const& a, place const& b) {
-    return a.line == b.line && std::strcmp(a.operation, b.operation) == 0 && std::strcmp(a.file, b.file) == 0;
+    auto const same = [](char const* x, char const* y) { return x == y || std::strcmp(x, y) == 0; };
+    return a.line == b.line && same(a.operation, b.operation) && same(a.file, b.file);
   }
 };
 
@@ -635,9 +637,19 @@ class device {
 #endif
 };
 
+/// That of this thread. It ends after the thread's other objects, whose destructors may still run kernels of a stream.
 inline device& here() {
-  static thread_local device own;
-  return own;
+  static thread_local device* own = nullptr;
+  if (own == nullptr) {
+    static ::pthread_key_t const at_end = [] {
+      ::pthread_key_t made{};
+      if (::pthread_key_create(&made, [](void* it) { delete static_cast<device*>(it); }) != 0) throw std::bad_alloc();
+      return made;
+    }();
+    own = new device;
+    static_cast<void>(::pthread_setspecific(at_end, own));
+  }
+  return *own;
 }
 
 SIMT_PLAIN inline void device::begin() {
