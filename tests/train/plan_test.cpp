@@ -198,6 +198,13 @@ TEST_CASE("a plan for a user's model gets the shape of samples from a dataset", 
   });
 }
 
+TEST_CASE("a rank in host memory is planned with 10^12 operations a second unless another number is given", "[train]") {
+  auto const planned = plan_for({.samples = 4}, meshes::model, optim::adamw{});
+  CHECK(planned.computing == Approx(planned.flops / 1e12));
+  CHECK(planned.rates.flops == 0);
+  CHECK(!contains(to_string(planned), "device"));
+}
+
 TEST_CASE("plans that cannot be made are refused in one sentence", "[train]") {
   auto const refused = [](plan_options const& options, auto const&... policies) {
     return sentence_of<config_error>(
@@ -205,7 +212,8 @@ TEST_CASE("plans that cannot be made are refused in one sentence", "[train]") {
   };
   CHECK(refused({.ranks = 2, .rank = 2}) == "trireme::plan_for: there is no rank 2 in a world of 2");
   CHECK(refused({.samples = 0}).starts_with("trireme::plan: a step of 0 samples"));
-  CHECK(refused({.flops = 0}).starts_with("trireme::plan: .flops = 0"));
+  CHECK(refused({.flops = -1}).starts_with("trireme::plan: .flops = -1"));
+  CHECK(refused({.bandwidth = 0}).starts_with("trireme::plan: .flops = 0, .bandwidth = 0"));
   CHECK(refused({.ranks = 3}, parallel::mesh{parallel::tensor{.ways = 2}}).starts_with("trireme::parallel::mesh"));
   CHECK(refused({.samples = 8, .micro_batches = 3, .ranks = 2}, parallel::zero<2>{})
             .starts_with("trireme::plan: 8 samples in 3 micro-batches for 2 replicas"));

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/device_rates.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
@@ -396,6 +397,25 @@ struct cuda {
     if (::cudaMemGetInfo(&free, &total) == cudaSuccess) return total;
     (void)::cudaGetLastError();
     return 0;
+  }
+  /// The most that this thread's device does in products of this type, and that its memory moves; `tf32`: products of
+  /// float are rounded so. The clocks are the highest that the device says.
+  [[nodiscard]] static device_rates rates(dtype of, bool tf32 = false) noexcept {
+    int device = 0;
+    bool known = ::cudaGetDevice(&device) == cudaSuccess;
+    auto const says = [&](::cudaDeviceAttr what) {
+      int value = 0;
+      if (known && ::cudaDeviceGetAttribute(&value, what, device) == cudaSuccess) return value;
+      known = false;
+      (void)::cudaGetLastError();
+      return 0;
+    };
+    auto const in_a_clock = detail::products_of_multiprocessor(says(cudaDevAttrComputeCapabilityMajor),
+                                                               says(cudaDevAttrComputeCapabilityMinor), of, tf32);
+    constexpr double kilohertz = 1e3, bits_of_byte = 8, transfers_of_clock = 2;
+    return {.flops = 2 * in_a_clock * says(cudaDevAttrMultiProcessorCount) * kilohertz * says(cudaDevAttrClockRate),
+            .bandwidth = transfers_of_clock * kilohertz * says(cudaDevAttrMemoryClockRate) *
+                         says(cudaDevAttrGlobalMemoryBusWidth) / bits_of_byte};
   }
   /// What a plan foresees that this thread's rank holds, for the sentence of device_memory_error. plan() calls it.
   static void remember_plan(std::size_t bytes) noexcept { detail::cuda_planned_bytes() = bytes; }

@@ -23,6 +23,7 @@ namespace trireme {
 //   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
 //                               without it does all work at once
 //   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
+//   rates(dtype, tf32)          (optional) the device_rates of the calling thread's device; noexcept
 //   note_kernel(name, views...)  (optional, without_elements) called with the tensors of each kernel; noexcept
 //   staging                     (optional) a touchable space from whose memory ops::batch_queue<Space> copies while the
 //                               host goes on; the loader reads batches into it

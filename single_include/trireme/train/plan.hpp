@@ -1,10 +1,11 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d12e449a2af73d7b2b8c4bec3df6c27d495a2e49b74ef20309281ada694c00ee
+// SHA-256 of the sources: 5028108f35f8b868a2f02ec3e5f6667cb04881145d570be469a2968053e977cc
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/comm/counted.hpp"
+#include "trireme/core/device_rates.hpp"
 
 // ---- trireme/train/plan.hpp
 #include <cstddef>
@@ -342,7 +343,7 @@ struct plan_options {
   std::int64_t samples = 32;       ///< samples in a step, over all ranks: fit_options::batch
   std::int64_t micro_batches = 0;  ///< logical micro-batches in a step; 0 = one per replica, as in fit_options
   std::int64_t context = 0;        ///< positions of a sample of tokens; 0 = the model's
-  double flops = 1e12;             ///< speed of a rank, in operations per second
+  double flops = 0;                ///< operations per second of a rank; 0: its share of its device's, or else 1e12
   double bandwidth = 10e9;         ///< sending speed of a rank, in bytes per second
   double latency = 10e-6;          ///< of a message, in seconds; a collective of p ranks waits for ceil(log2(p))
   int ranks = 1;                   ///< size of the world, for plan_for
@@ -384,6 +385,7 @@ struct training_plan {
   planned_memory memory;
   std::int64_t device_bytes = 0;  ///< of the device that the rank computes on; 0: in host memory, or it is not known
   int ranks_on_device = 1;        ///< that share it
+  device_rates rates;             ///< of the device, in products of the precision's type; 0: not known
   double flops = 0;               ///< additions and multiplications of products and attention in this rank's step
   double bubble = 0;              ///< share of the step in which the stage that waits longest waits for other stages
   double computing = 0;           ///< seconds for flops, without waiting
@@ -425,6 +427,10 @@ struct training_plan {
   if (plan.device_bytes > 0) {
     out += text("  device: ", how_many(plan.device_bytes, "byte"), ", planned for ",
                 how_many(plan.ranks_on_device, "rank"), " on it: ", how_many(plan.bytes_on_device(), "byte"), "\n");
+    if (plan.rates.flops > 0 && plan.rates.bandwidth > 0) {
+      out += text("  device, at most: ", detail::fixed(1e-12 * plan.rates.flops, 1), " TFLOP/s, and ",
+                  detail::fixed(1e-9 * plan.rates.bandwidth, 0), " GB/s of its memory\n");
+    }
     if (!plan.fits()) {
       out +=
           "  the training will not fit into the memory of the device: take a smaller batch, more micro-batches or "
@@ -458,15 +464,19 @@ template <dataset Data>
   return {data.input_type(), data.target_type(), data.input_shape(), data.target_shape()};
 }
 
-[[nodiscard]] inline training_plan planned(paper_step const& step, int ranks, plan_options const& options) {
+/// `of_device` is what the rank's device does at most; 0: not known.
+[[nodiscard]] inline training_plan planned(paper_step const& step, int ranks, plan_options const& options,
+                                           double of_device = 0) {
   expect_number("plan", ".samples", options.samples, at_least_one);
   expect_number("plan", ".micro_batches", options.micro_batches, not_negative);
   expect_number("plan", ".context", options.context, not_negative);
-  if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
+  if (!(options.flops >= 0 && options.bandwidth > 0 && options.latency >= 0)) {
     throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
                             ", .latency = ", options.latency,
-                            "; rates must be above 0, and the latency must not be negative"));
+                            "; the bandwidth must be above 0, and no number negative"));
   }
+  constexpr double of_processors = 1e12;
+  auto const flops = options.flops > 0 ? options.flops : of_device > 0 ? of_device : of_processors;
   training_plan plan;
   plan.ranks = ranks;
   plan.sent = step.sent;
@@ -479,7 +489,7 @@ template <dataset Data>
                  .buffers = step.exchange.buffers + step.message_buffers};
   plan.flops = step.flops;
   plan.bubble = step.bubble;
-  plan.computing = step.flops / options.flops;
+  plan.computing = step.flops / flops;
   plan.sending = (static_cast<double>(plan.bytes_sent()) / options.bandwidth +
                   static_cast<double>(plan.latencies) * options.latency) /
                  static_cast<double>(plan.steps);
@@ -497,13 +507,23 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
   paper_training<Comm, Precision, Model, Optimizer, Parallel, Compression> paper(
       trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.precision_policy(),
       trainer.compression_policy(), {world.rank(), world.size()});
-  auto plan = planned(paper.step(form, options.samples, options.micro_batches), world.size(), options);
   using space = typename space_of<Comm>::type;
-  if constexpr (requires { space::device_bytes(); }) {
-    plan.device_bytes = static_cast<std::int64_t>(space::device_bytes());
-    if constexpr (has_peers<Comm, float, space>)
-      plan.ranks_on_device = world.size();  // threads, on one device unless they say otherwise
+  int ranks_on_device = 1;
+  device_rates rates;
+  if constexpr (requires { space::device_bytes(); } && has_peers<Comm, float, space>)
+    ranks_on_device = world.size();  // threads, on one device unless they say otherwise
+  if constexpr (requires { space::rates(dtype{}, bool{}); }) {
+    bool tf32 = false;
+    if constexpr (requires { trainer.precision_policy().tf32_products; })
+      tf32 = trainer.precision_policy().tf32_products;
+    rates = space::rates(dtype_of<typename environment_of<Model, Precision, space>::compute>, tf32);
   }
+  auto plan = planned(paper.step(form, options.samples, options.micro_batches), world.size(), options,
+                      rates.flops / ranks_on_device);
+  plan.ranks_on_device = ranks_on_device;
+  plan.rates = rates;
+  if constexpr (requires { space::device_bytes(); })
+    plan.device_bytes = static_cast<std::int64_t>(space::device_bytes());
   if constexpr (requires { space::remember_plan(std::size_t{}); })
     space::remember_plan(static_cast<std::size_t>(plan.memory.total()));
   return plan;
@@ -520,7 +540,8 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
 ///          the plan says whether that fits (fits()), and a device_memory_error of this thread names it.
 /// Numerics flops are those of products (2 m n k each) and of attention (the unmasked half); kernels that only move
 ///          data count as free. Times assume that a rank runs everything at the speeds in `options`, and that the
-///          stages of a pipeline are equal: they are a first estimate, not a measurement.
+///          stages of a pipeline are equal: they are a first estimate, not a measurement. If .flops is a device's,
+///          times are lower bounds: trainings reach less than half of it.
 /// Ranks    local: each rank gets its own plan.
 /// Errors   config_error as for the trainer's mesh; if there are no samples; and, where gradients are sharded, if the
 ///          replicas would run different numbers of micro-batches.

@@ -350,8 +350,30 @@ ncclResult_t ncclGroupEnd() {
 
 // --- memory of devices
 
+// What an H200 says of its rates.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
-  *value = which == cudaDevAttrMemoryPoolsSupported && has_pools ? 1 : 0;
+  switch (which) {
+    case cudaDevAttrMemoryPoolsSupported:
+      *value = has_pools ? 1 : 0;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 132;
+      break;
+    case cudaDevAttrClockRate:  // in kHz
+      *value = 1'980'000;
+      break;
+    case cudaDevAttrMemoryClockRate:
+      *value = 3'201'000;
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:  // in bits
+      *value = 6144;
+      break;
+    default:
+      *value = 0;
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int) {

@@ -43,24 +43,11 @@ asked operator-(asked const& a, asked const& b) {
   return {a.device_allocations - b.device_allocations, a.pinned_allocations - b.pinned_allocations,
           a.host_waits - b.host_waits};
 }
-/// Kernels that a thread has queued end before it: the stand-in runs them in that thread.
-struct finished_at_end {
-  finished_at_end() = default;
-  finished_at_end(finished_at_end const&) = delete;
-  finished_at_end& operator=(finished_at_end const&) = delete;
-  ~finished_at_end() {
-    try {
-      cuda::finish();
-    } catch (device_error const&) {  // a device that has failed has ended them, too
-    }
-  }
-};
 /// Three steps of a training, and what each of them asked, as rank 0 sees it. With several ranks the steps of others
 /// overlap with them.
 template <class World, class Parallel, class Precision>
 void count_steps(std::vector<asked>& all, World& world, Parallel const& parallel, Precision const& precision,
                  std::int64_t micro_batches = 0) {
-  finished_at_end const last;
   auto trainer = make_trainer(model, moving, world, parallel, precision);
   asked before = now();
   trainer.on_step([&](step_report const&) {
@@ -192,7 +179,6 @@ TEST_CASE("a plan in CUDA memory says what the device has, and so does the error
   auto const train_within = [&](int ranks, std::size_t bytes, training_plan& planned) {
     limited_memory const limit(used + bytes);
     launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& threads) {
-      finished_at_end const last;
       auto world = comm::in_space<cuda>(threads);
       auto trainer = make_trainer(model, moving, world);
       auto const made = plan(trainer, {.samples = 4});
@@ -213,6 +199,16 @@ TEST_CASE("a plan in CUDA memory says what the device has, and so does the error
   CHECK(contains(to_string(planned), words_of_plan));
   CHECK(!contains(to_string(planned), "will not fit"));
   CHECK(plan_for({.samples = 4}, model, moving).device_bytes == 0);
+
+  // Rates of an H200, which two ranks share: products of float without tensor cores.
+  CHECK(planned.rates.flops == Approx(2.0 * 128 * 132 * 1.98e9));
+  CHECK(planned.rates.bandwidth == Approx(2.0 * 3.201e9 * 6144 / 8));
+  CHECK(planned.computing == Approx(planned.flops * 2 / planned.rates.flops));
+  CHECK(contains(to_string(planned), "  device, at most: 66.9 TFLOP/s, and 4917 GB/s of its memory\n"));
+  CHECK(cuda::rates(dtype::bf16).flops == Approx(2.0 * 2048 * 132 * 1.98e9));
+  CHECK(cuda::rates(dtype::f32, true).flops == Approx(cuda::rates(dtype::bf16).flops / 2));
+  CHECK(detail::products_of_multiprocessor(7, 5, dtype::bf16, false) == 0);
+  CHECK(detail::products_of_multiprocessor(99, 0, dtype::f32, false) == 0);
 
   // The values and gradients fit, all of it does not.
   auto const said = sentence_of<device_memory_error>([&] {
