@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 975c1f3cf76b39a17a647c30be58f5b7b56db63c53b1c52bf3197c1a3ab13ec8
+// SHA-256 of the sources: ee2a01a279bf867d7c97f18d343a11cd0e6d2538f6d16473a11482cbf3f973c9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -608,6 +608,7 @@ namespace trireme {
 //   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
 //                               without it does all work at once
 //   device_bytes()              (optional) the memory of the calling thread's device, or 0 if that is not known
+//   rates(dtype, tf32)          (optional) the device_rates of the calling thread's device; noexcept
 //   note_kernel(name, views...)  (optional, without_elements) called with the tensors of each kernel; noexcept
 //   staging                     (optional) a touchable space from whose memory ops::batch_queue<Space> copies while the
 //                               host goes on; the loader reads batches into it
@@ -16040,8 +16041,18 @@ struct paged_rows {
   std::int64_t pages_in_all = 0;            ///< that each layer has
   std::span<std::int64_t const> outputs{};  ///< the rows whose outputs are wanted
 
+  /// The number of pages of a sequence with so many positions.
+  [[nodiscard]] static constexpr std::int64_t pages_for(std::int64_t positions) noexcept {
+    return (positions + page - 1) / page;
+  }
   [[nodiscard]] std::int64_t count() const noexcept { return static_cast<std::int64_t>(rows.size()); }
   [[nodiscard]] place const& row(std::int64_t i) const noexcept { return rows[static_cast<std::size_t>(i)]; }
+  /// The position behind the last one of all rows.
+  [[nodiscard]] std::int64_t end() const noexcept {
+    std::int64_t end = 0;
+    for (auto const& each : rows) end = std::max(end, each.position + 1);
+    return end;
+  }
   /// The page of a row's sequence that has this position.
   [[nodiscard]] std::int64_t page_of(place const& at, std::int64_t position) const noexcept {
     return pages[static_cast<std::size_t>(at.first_page + position / page)];
@@ -19525,12 +19536,12 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
       throw config_error(text(
           "trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
           what_.positions > 0 ? text(" do not fit the ", how_many(what_.positions, "position"), " of ", this->name(),
-                                     pass.paged == nullptr ? "" : text(": the last one is at ", end_of(pass, 0) - 1))
+                                     pass.paged == nullptr ? "" : text(": the last one is at ", pass.paged->end() - 1))
                               : text(" are not samples of positions: give (samples, positions)")));
     }
     if (pass.paged != nullptr && what_.segments > 0) {
-      throw config_error(text("trireme::nn::embedding: segments of ", this->name(),
-                              " are counted in whole samples; predict() ", "them"));
+      throw config_error(
+          text("trireme::nn::embedding: segments of ", this->name(), " are counted in whole samples; predict() them"));
     }
     auto const y = to.template take<typename Env::compute>({tokens.size(), what_.outputs});
     bool const adds_positions = what_.positions > 0 && pass.group.rank() == 0;
@@ -19566,12 +19577,9 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
     segments_.info = {text(at.name, ".", what_.segment_table), {what_.segments, what_.outputs}, what_.start, true};
     at.width = what_.outputs;
   }
-  // The position behind the last one of whole samples.
+  // The position behind the last one, of whole samples.
   static std::int64_t end_of(pass<Env> const& pass, std::int64_t context) {
-    if (pass.paged == nullptr) return context_group<Env>::of(pass).part().whole(context);
-    std::int64_t end = 0;
-    for (auto const& each : pass.paged->rows) end = std::max(end, each.position + 1);
-    return end;
+    return pass.paged != nullptr ? pass.paged->end() : context_group<Env>::of(pass).part().whole(context);
   }
   // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
   template <class Tokens, class F>
@@ -20418,9 +20426,7 @@ struct paged_attention_on<host> {
     detail::same_size("attend_paged", y.size(), rows.count() * how.channels());
     detail::same_size("attend_paged", qkv.size(), 3 * y.size());
     detail::same_size("attend_paged", kept.size(), rows.pages_in_all * how.page_size());
-    std::int64_t most = 0;
-    for (auto const& each : rows.rows) most = std::max(most, each.position + 1);
-    most = (most + paged_rows::page - 1) / paged_rows::page * paged_rows::page;
+    auto const most = paged_rows::pages_for(rows.end()) * paged_rows::page;
     auto const mark = scratch.mark();
     auto const queries = how.heads / how.key_heads * detail::paged_tile_rows(how);
     auto* const numbers = raw(scratch.template take<accumulate_t<T>>({queries * (most + 2 * how.width)}));
@@ -46974,7 +46980,7 @@ class staged_engine {
                               Hooks&& hooks = {}, std::int64_t shadowed = 0, std::optional<loss_rows> rows = {}) {
     auto const all = static_cast<std::int64_t>(micro_batches.size()) + shadowed;
     if (all == 0) return {};
-    look_at_version(hooks);
+    version_ = hooks.version();
     auto const& list = programs_.for_training(static_cast<int>(all));
     if (adds_sample_losses() && !rows) {
       std::int64_t all_samples = 0;
@@ -47066,7 +47072,7 @@ class staged_engine {
   /// @param[out] loss  of these samples, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {
-    look_at_version(hooks);
+    version_ = hooks.version();
     auto const& list = programs_.for_training(1);
     start(list, {&batch, 1}, {{}, 1, purpose::input_gradient});
     auto const nothing_is_ready = [](int, bool) {};
@@ -47132,12 +47138,6 @@ class staged_engine {
     paged_rows const* paged = nullptr;
   };
 
-  // Invalidates what is derived from values, such as packed copies.
-  template <class Hooks>
-  void look_at_version(Hooks const& hooks) noexcept {
-    version_ = hooks.version();
-  }
-
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
     now_ = how;
     batches_ = batches;
@@ -47154,7 +47154,7 @@ class staged_engine {
 
   template <class Hooks>
   view look(std::span<samples const> batch, purpose why, Hooks& hooks, paged_rows const* paged = nullptr) {
-    look_at_version(hooks);
+    version_ = hooks.version();
     auto const& list = programs_.for_looking();
     start(list, batch, {.key = {}, .purpose = why, .paged = paged});
     view out;

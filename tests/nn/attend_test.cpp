@@ -366,7 +366,7 @@ struct two_sequences {
   std::vector<std::int32_t> pages;
   std::vector<std::int64_t> last;
   two_sequences(std::int64_t first, std::int64_t count, std::int64_t context) {
-    auto const each = (context + paged_rows::page - 1) / paged_rows::page;
+    auto const each = paged_rows::pages_for(context);
     for (std::int64_t which = 0; which < 2; ++which) {
       for (auto at = first; at < first + count; ++at) places.push_back({at, which * each});
       for (std::int64_t page = 0; page < each; ++page) pages.push_back(static_cast<std::int32_t>(2 * page + which));

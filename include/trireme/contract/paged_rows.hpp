@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,8 +28,18 @@ struct paged_rows {
   std::int64_t pages_in_all = 0;            ///< that each layer has
   std::span<std::int64_t const> outputs{};  ///< the rows whose outputs are wanted
 
+  /// The number of pages of a sequence with so many positions.
+  [[nodiscard]] static constexpr std::int64_t pages_for(std::int64_t positions) noexcept {
+    return (positions + page - 1) / page;
+  }
   [[nodiscard]] std::int64_t count() const noexcept { return static_cast<std::int64_t>(rows.size()); }
   [[nodiscard]] place const& row(std::int64_t i) const noexcept { return rows[static_cast<std::size_t>(i)]; }
+  /// The position behind the last one of all rows.
+  [[nodiscard]] std::int64_t end() const noexcept {
+    std::int64_t end = 0;
+    for (auto const& each : rows) end = std::max(end, each.position + 1);
+    return end;
+  }
   /// The page of a row's sequence that has this position.
   [[nodiscard]] std::int64_t page_of(place const& at, std::int64_t position) const noexcept {
     return pages[static_cast<std::size_t>(at.first_page + position / page)];

@@ -91,12 +91,12 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
       throw config_error(text(
           "trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
           what_.positions > 0 ? text(" do not fit the ", how_many(what_.positions, "position"), " of ", this->name(),
-                                     pass.paged == nullptr ? "" : text(": the last one is at ", end_of(pass, 0) - 1))
+                                     pass.paged == nullptr ? "" : text(": the last one is at ", pass.paged->end() - 1))
                               : text(" are not samples of positions: give (samples, positions)")));
     }
     if (pass.paged != nullptr && what_.segments > 0) {
-      throw config_error(text("trireme::nn::embedding: segments of ", this->name(),
-                              " are counted in whole samples; predict() ", "them"));
+      throw config_error(
+          text("trireme::nn::embedding: segments of ", this->name(), " are counted in whole samples; predict() them"));
     }
     auto const y = to.template take<typename Env::compute>({tokens.size(), what_.outputs});
     bool const adds_positions = what_.positions > 0 && pass.group.rank() == 0;
@@ -132,12 +132,9 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
     segments_.info = {text(at.name, ".", what_.segment_table), {what_.segments, what_.outputs}, what_.start, true};
     at.width = what_.outputs;
   }
-  // The position behind the last one of whole samples.
+  // The position behind the last one, of whole samples.
   static std::int64_t end_of(pass<Env> const& pass, std::int64_t context) {
-    if (pass.paged == nullptr) return context_group<Env>::of(pass).part().whole(context);
-    std::int64_t end = 0;
-    for (auto const& each : pass.paged->rows) end = std::max(end, each.position + 1);
-    return end;
+    return pass.paged != nullptr ? pass.paged->end() : context_group<Env>::of(pass).part().whole(context);
   }
   // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
   template <class Tokens, class F>

@@ -60,9 +60,7 @@ struct paged_attention_on<host> {
     detail::same_size("attend_paged", y.size(), rows.count() * how.channels());
     detail::same_size("attend_paged", qkv.size(), 3 * y.size());
     detail::same_size("attend_paged", kept.size(), rows.pages_in_all * how.page_size());
-    std::int64_t most = 0;
-    for (auto const& each : rows.rows) most = std::max(most, each.position + 1);
-    most = (most + paged_rows::page - 1) / paged_rows::page * paged_rows::page;
+    auto const most = paged_rows::pages_for(rows.end()) * paged_rows::page;
     auto const mark = scratch.mark();
     auto const queries = how.heads / how.key_heads * detail::paged_tile_rows(how);
     auto* const numbers = raw(scratch.template take<accumulate_t<T>>({queries * (most + 2 * how.width)}));

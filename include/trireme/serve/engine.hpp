@@ -156,14 +156,13 @@ class engine {
   using pointer = std::shared_ptr<sequence>;
 
   static constexpr std::int64_t page = paged_rows::page;
-  [[nodiscard]] static std::int64_t pages_for(std::int64_t positions) noexcept { return (positions + page - 1) / page; }
 
   static engine_options checked(decoder const& model, engine_options options) {
     if (options.context == 0) options.context = model.context();
     if (options.known == 0) options.known = model.vocabulary();
     if (options.positions == 0) {
       constexpr std::int64_t contexts = 8, many = 16384;
-      auto const one = pages_for(options.context) * page;
+      auto const one = paged_rows::pages_for(options.context) * page;
       options.positions = std::max(one, std::min(contexts * one, many));
     }
     options.positions = options.positions / page * page;
@@ -191,7 +190,7 @@ class engine {
              "; shorten it");
     }
     if (what.max_tokens < 0) refuse("max_tokens is ", what.max_tokens, "; it is 0 or more");
-    if (auto const all = pages_for(positions_of(what)) * page; all > options_.positions) {
+    if (auto const all = paged_rows::pages_for(positions_of(what)) * page; all > options_.positions) {
       refuse("prompt and answer may take ", all, " positions, but the engine has ", options_.positions,
              " for all requests; ask for fewer tokens, or give the engine more positions");
     }
@@ -340,7 +339,7 @@ class engine {
       begin_with_known_pages(*one);
       // A prompt begins when all of it finds room, and running answers can go on, so that they do not take each other's
       // pages.
-      auto const more = pages_for(one->needed()) - static_cast<std::int64_t>(one->pages.size());
+      auto const more = paged_rows::pages_for(one->needed()) - static_cast<std::int64_t>(one->pages.size());
       if (more + static_cast<std::int64_t>(running_.size()) > pages_.free()) {
         give_back_pages(*one);
         break;

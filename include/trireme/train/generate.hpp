@@ -120,7 +120,7 @@ void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t c
     if (end - first > context) first = computed = end - context / 2;
     rows.clear();
     for (auto at = computed; at < end; ++at) rows.push_back({at - first, 0});
-    auto const needed = static_cast<std::size_t>((end - first + paged_rows::page - 1) / paged_rows::page);
+    auto const needed = static_cast<std::size_t>(paged_rows::pages_for(end - first));
     if (needed > pages.size()) {
       pages.resize(std::max(needed, 2 * pages.size()));
       std::iota(pages.begin(), pages.end(), 0);

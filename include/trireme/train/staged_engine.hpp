@@ -104,7 +104,7 @@ class staged_engine {
                               Hooks&& hooks = {}, std::int64_t shadowed = 0, std::optional<loss_rows> rows = {}) {
     auto const all = static_cast<std::int64_t>(micro_batches.size()) + shadowed;
     if (all == 0) return {};
-    look_at_version(hooks);
+    version_ = hooks.version();
     auto const& list = programs_.for_training(static_cast<int>(all));
     if (adds_sample_losses() && !rows) {
       std::int64_t all_samples = 0;
@@ -196,7 +196,7 @@ class staged_engine {
   /// @param[out] loss  of these samples, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {
-    look_at_version(hooks);
+    version_ = hooks.version();
     auto const& list = programs_.for_training(1);
     start(list, {&batch, 1}, {{}, 1, purpose::input_gradient});
     auto const nothing_is_ready = [](int, bool) {};
@@ -262,12 +262,6 @@ class staged_engine {
     paged_rows const* paged = nullptr;
   };
 
-  // Invalidates what is derived from values, such as packed copies.
-  template <class Hooks>
-  void look_at_version(Hooks const& hooks) noexcept {
-    version_ = hooks.version();
-  }
-
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
     now_ = how;
     batches_ = batches;
@@ -284,7 +278,7 @@ class staged_engine {
 
   template <class Hooks>
   view look(std::span<samples const> batch, purpose why, Hooks& hooks, paged_rows const* paged = nullptr) {
-    look_at_version(hooks);
+    version_ = hooks.version();
     auto const& list = programs_.for_looking();
     start(list, batch, {.key = {}, .purpose = why, .paged = paged});
     view out;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/generate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 53d3a2efa0ec30f47ddbc56f196bdbb472c8b3bacd096cc9db8322c617c42caf
+// SHA-256 of the sources: f33bd2fb6448fabc26dfeec61ba4b1d13e13fa936e55e3e7bcb7f592699e8d76
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -117,7 +117,7 @@ void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t c
     if (end - first > context) first = computed = end - context / 2;
     rows.clear();
     for (auto at = computed; at < end; ++at) rows.push_back({at - first, 0});
-    auto const needed = static_cast<std::size_t>((end - first + paged_rows::page - 1) / paged_rows::page);
+    auto const needed = static_cast<std::size_t>(paged_rows::pages_for(end - first));
     if (needed > pages.size()) {
       pages.resize(std::max(needed, 2 * pages.size()));
       std::iota(pages.begin(), pages.end(), 0);

@@ -92,8 +92,8 @@ class adamw_batch {
 /// the dense set activations, products of elements, dropout, and copies of columns and of blocks.
 ///
 /// Views are checked as on<host> checks them. Work is queued on cuda::stream() of the calling thread, in the order of
-/// its calls. These functions wait for it, because they give numbers to the host or read its memory: upload, download,
-/// read, hash, finite, sum_of_squares, and initialise unless it sets zeros or ones.
+/// its calls. These functions wait for it, because they give numbers to the host or read its memory: download, read,
+/// hash, finite, sum_of_squares, and upload of more than 4 MiB.
 ///
 /// Shapes   as the sets say; all views of one call have the same number of elements.
 /// Numerics the host's bits, as docs/gpus.md says in detail. Initial values are made on the host and uploaded.

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "trireme/ops/cuda/formulas.cuh"
+#include "trireme/ops/cuda/ordered_sums.cuh"
 
 // Losses. A row of logits belongs to one block. What each row loses is left in memory in double, and sum_in_order adds
 // it in an order that depends on the number of rows alone.
@@ -14,39 +15,12 @@
 namespace trireme::ops::detail::device {
 
 /// The most threads of a block that has a row.
-inline constexpr int row_threads = 1024;
+inline constexpr int row_threads = largest_block;
 /// The packs of a row that a thread keeps in registers. With 1024 threads they are all of a row of 57344 numbers of 16
 /// bits, such as GPT-2's logits; what a longer row has beyond that is read again, from the cache.
 inline constexpr int kept_packs = 7;
 /// The elements that one block compares with their targets.
 inline constexpr std::int64_t compared_elements = 4096;
-
-struct larger {
-  template <class Real>
-  __device__ __forceinline__ Real operator()(Real a, Real b) const {
-    return std::fmax(a, b);  // passes over NaN, which then reaches the loss through the sum of exponentials
-  }
-};
-struct added {
-  template <class Real>
-  __device__ __forceinline__ Real operator()(Real a, Real b) const {
-    return sum(a, b);
-  }
-};
-/// The numbers of a block's threads, joined: those of each warp in a tree, then those of the warps in a tree. All
-/// threads get the result. `Number` differs between the calls of a kernel; the block has whole warps.
-template <int Number, class Real, class Join>
-__device__ __forceinline__ Real joined_in_block(Real x, Join join, Real nothing) {
-  auto& of_warps = block_shared<Real[row_threads / warp_width], Number>();
-  auto const thread = static_cast<int>(threadIdx.x);
-  for (int by = warp_width / 2; by > 0; by /= 2) x = join(x, shuffle_xor(x, by));
-  if (thread % warp_width == 0) of_warps[thread / warp_width] = x;
-  sync_block();
-  auto const lane = thread % warp_width;
-  x = lane < static_cast<int>(blockDim.x) / warp_width ? of_warps[lane] : nothing;
-  for (int by = warp_width / 2; by > 0; by /= 2) x = join(x, shuffle_xor(x, by));
-  return x;
-}
 
 /// exp(x). Logits of 16 bits have errors of 2^-9 or 2^-12, so theirs is the device's quick one; in float it is the
 /// host's.
@@ -228,6 +202,7 @@ __global__ void __launch_bounds__(row_threads, 1)
       TRIREME_DEVICE_UNROLL
       for (int k = 0; k < width; ++k) top = larger{}(top, opened_lane<real>(numbers.values[k]).v);
     });
+    // Passes over NaN, which then reaches the loss through the sum of exponentials.
     auto const peak = joined_in_block<0>(top, larger{}, -std::numeric_limits<real>::infinity());
     // All threads have read the row here, and what was staged.
     auto const this_target = target;

@@ -5,6 +5,7 @@
 #include "trireme/contract/paged_rows.hpp"
 #include "trireme/ops/cuda/attention_launch.hpp"
 #include "trireme/ops/cuda/float_types.cuh"
+#include "trireme/ops/cuda/ordered_sums.cuh"
 #include "trireme/ops/cuda/paged_attention_launch.hpp"
 
 // Attention over pages. A page has for each key head the keys of its positions, number by number, then their values
@@ -45,22 +46,6 @@ __global__ void __launch_bounds__(block_threads) keep_pages(T* kept, T const* qk
   }
 }
 
-/// The largest x of the block's threads, or their sum, added in a fixed tree: the same on every thread. `parts` has a
-/// number for each warp, and is used again only after a barrier of the caller.
-template <bool Largest, class Real>
-__device__ __forceinline__ Real over_block(Real x, Real (&parts)[paged_threads / warp_width]) {
-  for (int by = warp_width / 2; by > 0; by /= 2) {
-    auto const other = shuffle_xor(x, by);
-    x = Largest ? (other > x ? other : x) : sum(x, other);
-  }
-  if (threadIdx.x % warp_width == 0) parts[threadIdx.x / warp_width] = x;
-  sync_block();
-  auto all = parts[0];
-  for (int w = 1; w < paged_threads / warp_width; ++w)
-    all = Largest ? (parts[w] > all ? parts[w] : all) : sum(all, parts[w]);
-  return all;
-}
-
 /// A block is a row and a head. It goes over the positions that the row sees, as many at a time as it has threads: each
 /// thread forms the score of one of them, then sums their values for some columns. Sums of a column are in the order of
 /// positions, with the scale of the largest score so far.
@@ -71,8 +56,6 @@ __global__ void __launch_bounds__(paged_threads)
   constexpr int columns = cuda_kernels::widest_head / paged_threads;  // of a thread
   auto& query = block_shared<real[cuda_kernels::widest_head], 0>();
   auto& weights = block_shared<real[paged_threads], 1>();
-  auto& largest = block_shared<real[paged_threads / warp_width], 2>();
-  auto& totals = block_shared<real[paged_threads / warp_width], 3>();
   auto const thread = static_cast<std::int64_t>(threadIdx.x);
   auto const row = static_cast<std::int64_t>(blockIdx.x) / all.heads;
   auto const head = static_cast<std::int64_t>(blockIdx.x) % all.heads;
@@ -91,12 +74,12 @@ __global__ void __launch_bounds__(paged_threads)
       score = 0;
       for (std::int64_t i = 0; i < all.width; ++i) score = fused(query[i], wide(key[i * page_positions]), score);
     }
-    auto const found = over_block<true>(score, largest);
+    auto const found = joined_in_block<2>(score, larger{}, -std::numeric_limits<real>::infinity());
     auto const now = found > top ? found : top;
     auto const weight = thread < count ? exponential(difference(score, now)) : real{0};
     auto const fade = exponential(difference(top, now));
     weights[thread] = weight;
-    total = fused(total, fade, over_block<false>(weight, totals));
+    total = fused(total, fade, joined_in_block<3>(weight, added{}, real{0}));
     top = now;
     for (std::int64_t c = 0; c < columns; ++c) {
       auto const i = thread + c * paged_threads;

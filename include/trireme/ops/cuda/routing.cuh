@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "trireme/ops/cuda/float_types.cuh"
+#include "trireme/ops/cuda/ordered_sums.cuh"
 #include "trireme/ops/cuda/routing_launch.hpp"
 
 // Routing of rows to experts. A warp has a row: its lanes take the experts in turn. Sums over a row's choices are in
@@ -331,18 +332,6 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-/// The sum over a block's numbers, in its thread 0; all threads of the block take part.
-__device__ __forceinline__ double block_sum(double x) {
-  auto& shared = block_shared<double[block_threads]>();
-  auto const thread = static_cast<int>(threadIdx.x);
-  shared[thread] = x;
-  sync_block();
-  for (int half = block_threads / 2; half > 0; half /= 2) {
-    if (thread < half) shared[thread] = sum(shared[thread], shared[thread + half]);
-    sync_block();
-  }
-  return shared[0];
-}
 /// partial[block] = the sum of load * probability over elements of a block; a chunk of the counts is a sample.
 template <class Real>
 __global__ void __launch_bounds__(block_threads)
@@ -357,14 +346,14 @@ __global__ void __launch_bounds__(block_threads)
     total = sum(total, product(load, static_cast<double>(probabilities[i])));
     if (slopes != nullptr) slopes[i] = static_cast<Real>(product(scale, load));
   }
-  total = block_sum(total);
+  total = joined_in_block<0>(total, added{}, 0.0);
   if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 static __global__ void __launch_bounds__(block_threads)
     add_partial_sums(double const* partial, std::int64_t count, double* to) {
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += block_threads) total = sum(total, partial[i]);
-  total = block_sum(total);
+  total = joined_in_block<0>(total, added{}, 0.0);
   if (threadIdx.x == 0) *to = total;
 }
 
