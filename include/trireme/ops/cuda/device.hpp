@@ -125,6 +125,12 @@ __device__ __forceinline__ float quick_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+/// 1 / x to one unit in the last place, in one instruction, for x between 2^-60 and 2^60.
+__device__ __forceinline__ float quick_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 /// The same word, of which the compiler knows nothing: what was computed from it before is computed again, instead of
 /// being kept in registers.
 __device__ __forceinline__ std::uint32_t anew(std::uint32_t word) {
@@ -420,6 +426,13 @@ inline T narrow(double x) {
     return static_cast<T>(x);
 }
 inline float quick_exp2(float x) { return std::exp2(x); }
+// One unit off for two of three numbers, but exact for 2 - 2^-23, which no refinement of its neighbours finds: the
+// device's must be, too, because the compiler's own division refines it as usual_quotient does.
+inline float quick_reciprocal(float x) {
+  auto const bits = std::bit_cast<std::uint32_t>(x);
+  auto const off = (bits & 0x7f'ffffU) == 0x7f'ffffU ? 1U : bits % 3;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(1 / x) + off - 1);
+}
 inline std::uint32_t anew(std::uint32_t word) { return word; }
 
 template <class T>

@@ -123,24 +123,20 @@ struct multiplying {
 /// y[i] = act(x[i]); y may be x
 template <class T>
 struct activating {
-  using real = real_for<T>;
   static constexpr int width = pack_width<T>;
   T* y;
   T const* x;
   activation act;
   template <int Width>
   __device__ void at(std::int64_t i) const {
-    auto out = load<Width>(x + i);
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k) out.values[k] = narrow<T>(activated(opened_lane<real>(out.values[k]), act).v);
-    store(y + i, out);
+    auto const bent = [this](auto const& lanes) { return activated(lanes, act); };
+    store(y + i, with_lanes<T, Width>(bent, load<Width>(x + i)));
   }
 };
 
 /// dx[i] = dy[i] * act'(x[i]); dx may be dy
 template <class T>
 struct activating_backward {
-  using real = real_for<T>;
   static constexpr int width = pack_width<T>;
   T* dx;
   T const* dy;
@@ -148,14 +144,8 @@ struct activating_backward {
   activation act;
   template <int Width>
   __device__ void at(std::int64_t i) const {
-    auto const in = load<Width>(x + i);
-    auto out = load<Width>(dy + i);
-    TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k) {
-      auto const slope = activation_slope(opened_lane<real>(in.values[k]), act);
-      out.values[k] = narrow<T>((opened_lane<real>(out.values[k]) * slope).v);
-    }
-    store(dx + i, out);
+    auto const sloped = [this](auto const& of_y, auto const& of_x) { return of_y * activation_slope(of_x, act); };
+    store(dx + i, with_lanes<T, Width>(sloped, load<Width>(dy + i), load<Width>(x + i)));
   }
 };
 

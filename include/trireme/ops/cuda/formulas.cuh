@@ -41,6 +41,76 @@ struct lane {
   }
 };
 
+/// a / b, rounded once, where the magnitudes of both lie between 2^-60 and 2^60: what the compiler makes of a division
+/// after it has looked whether they do.
+__device__ __forceinline__ float usual_quotient(float a, float b) {
+  auto const rough = quick_reciprocal(b);
+  auto const reciprocal = fused(rough, fused(-b, rough, 1.0F), rough);
+  auto const near = product(a, reciprocal);
+  return fused(reciprocal, fused(-b, near, a), near);
+}
+/// 1 if it does, else 0: without a branch.
+__device__ __forceinline__ unsigned is_usual(float x) {
+  return static_cast<unsigned>(std::fabs(x) >= 0x1p-60F) & static_cast<unsigned>(std::fabs(x) <= 0x1p60F);
+}
+
+/// Several numbers of float at once: formulas choose their branches once for all of them, and divisions, which have a
+/// slow path for quotients near the ends of the range, take it for all or for none.
+template <int Width>
+struct float_lanes {
+  using real = float;
+  float v[Width];
+
+  template <class F>
+  static __device__ __forceinline__ float_lanes each(F&& f) {
+    float_lanes made;
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < Width; ++k) made.v[k] = f(k);
+    return made;
+  }
+  static __device__ __forceinline__ float_lanes all(float x) {
+    return each([&](int) { return x; });
+  }
+  friend __device__ __forceinline__ float_lanes operator+(float_lanes const& a, float_lanes const& b) {
+    return each([&](int k) { return sum(a.v[k], b.v[k]); });
+  }
+  friend __device__ __forceinline__ float_lanes operator-(float_lanes const& a, float_lanes const& b) {
+    return each([&](int k) { return difference(a.v[k], b.v[k]); });
+  }
+  friend __device__ __forceinline__ float_lanes operator*(float_lanes const& a, float_lanes const& b) {
+    return each([&](int k) { return product(a.v[k], b.v[k]); });
+  }
+  friend __device__ __forceinline__ float_lanes operator/(float_lanes const& a, float_lanes const& b) {
+    unsigned usual = 1;
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < Width; ++k) usual &= is_usual(a.v[k]) & is_usual(b.v[k]);
+    if (usual != 0) return each([&](int k) { return usual_quotient(a.v[k], b.v[k]); });
+    return each([&](int k) { return quotient(a.v[k], b.v[k]); });
+  }
+  friend __device__ __forceinline__ float_lanes fma(float_lanes const& a, float_lanes const& b, float_lanes const& c) {
+    return each([&](int k) { return fused(a.v[k], b.v[k], c.v[k]); });
+  }
+  friend __device__ __forceinline__ float_lanes max(float_lanes const& a, float_lanes const& b) {
+    return each([&](int k) { return max(lane<float>{a.v[k]}, lane<float>{b.v[k]}).v; });
+  }
+  friend __device__ __forceinline__ float_lanes min(float_lanes const& a, float_lanes const& b) {
+    return each([&](int k) { return min(lane<float>{a.v[k]}, lane<float>{b.v[k]}).v; });
+  }
+  friend __device__ __forceinline__ float_lanes magnitude(float_lanes const& a) {
+    return each([&](int k) { return magnitude(lane<float>{a.v[k]}).v; });
+  }
+  friend __device__ __forceinline__ float_lanes round(float_lanes const& a) {
+    return each([&](int k) { return round(lane<float>{a.v[k]}).v; });
+  }
+  friend __device__ __forceinline__ float_lanes power_of_two(float_lanes const& a) {
+    return each([&](int k) { return power_of_two(lane<float>{a.v[k]}).v; });
+  }
+  friend __device__ __forceinline__ float_lanes where_less(float_lanes const& a, float_lanes const& b,
+                                                            float_lanes const& yes, float_lanes const& no) {
+    return each([&](int k) { return a.v[k] < b.v[k] ? yes.v[k] : no.v[k]; });
+  }
+};
+
 /// The type in which a kernel of these element types computes.
 template <class... T>
 using real_for = std::conditional_t<(std::is_same_v<T, double> || ...), double, float>;
@@ -48,6 +118,23 @@ using real_for = std::conditional_t<(std::is_same_v<T, double> || ...), double, 
 template <class Real, class T>
 __device__ __forceinline__ lane<Real> opened_lane(T x) {
   return {static_cast<Real>(wide(x))};
+}
+/// Calls f(lanes...) with the elements of packs, all of them as float_lanes, or, of double, one lane after the other;
+/// returns the results as a pack.
+template <class T, int Width, class F, class... Packs>
+__device__ __forceinline__ pack<T, Width> with_lanes(F&& f, Packs const&... in) {
+  using real = real_for<T>;
+  pack<T, Width> out;
+  if constexpr (std::is_same_v<real, double>) {
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < Width; ++k) out.values[k] = narrow<T>(f(opened_lane<real>(in.values[k])...).v);
+  } else {
+    using lanes = float_lanes<Width>;
+    auto const y = f(lanes::each([&](int k) { return wide(in.values[k]); })...);
+    TRIREME_DEVICE_UNROLL
+    for (int k = 0; k < Width; ++k) out.values[k] = narrow<T>(y.v[k]);
+  }
+  return out;
 }
 /// The widest pack of elements of these types that 16 bytes hold.
 template <class... T>

@@ -25,7 +25,6 @@ template <int Width, class T, class S>
 __global__ void __launch_bounds__(block_threads)
     finish_product(finish_tensors<T, S> const all, std::int64_t rows, std::int64_t packs_of_row) {
   using real = real_for<T>;
-  using number = lane<real>;
   auto const step = all_tasks();
   auto const rows_of_step = step / packs_of_row;  // divisions take longer than the rest of a task, so there are few
   auto const packs_of_step = step - rows_of_step * packs_of_row;
@@ -39,29 +38,27 @@ __global__ void __launch_bounds__(block_threads)
     auto const column = place * Width;
     auto const at = row * all.row + column;
     auto const sums = load<Width>(all.sums + row * all.sums_row + column);
-    number z[Width];
+    pack<real, Width> z;
     TRIREME_DEVICE_UNROLL
-    for (int k = 0; k < Width; ++k) z[k] = opened_lane<real>(sums.values[k]);
+    for (int k = 0; k < Width; ++k) z.values[k] = wide(sums.values[k]);
     auto const add = [&](T const* from) {
       auto const more = load<Width>(from);
       TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < Width; ++k) z[k] = z[k] + opened_lane<real>(more.values[k]);
+      for (int k = 0; k < Width; ++k) z.values[k] = sum(z.values[k], static_cast<real>(wide(more.values[k])));
     };
     auto const put = [&](T* to) {
       pack<T, Width> out;
       TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < Width; ++k) out.values[k] = narrow<T>(z[k].v);
+      for (int k = 0; k < Width; ++k) out.values[k] = narrow<T>(z.values[k]);
       store(to, out);
     };
     if (all.bias != nullptr) add(all.bias + column);
     if (all.kept != nullptr) put(all.kept + at);
     if (all.slope_at != nullptr) {
-      auto const there = load<Width>(all.slope_at + at);
-      TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < Width; ++k) z[k] = z[k] * activation_slope(opened_lane<real>(there.values[k]), all.act);
+      auto const sloped = [&](auto const& y, auto const& x) { return y * activation_slope(x, all.act); };
+      z = with_lanes<real, Width>(sloped, z, load<Width>(all.slope_at + at));
     } else if (all.act != activation::none) {
-      TRIREME_DEVICE_UNROLL
-      for (int k = 0; k < Width; ++k) z[k] = activated(z[k], all.act);
+      z = with_lanes<real, Width>([&](auto const& x) { return activated(x, all.act); }, z);
     }
     if (all.residual != nullptr) add(all.residual + at);
     if (all.accumulate) add(all.to + at);
