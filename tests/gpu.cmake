@@ -72,7 +72,7 @@ if(TARGET trireme::cuda)
     endforeach()
     # The tests of single kernels once more with kernels that are compiled for the sanitizers, which know the
     # simulator's threads: they find races, and reads and writes past an end. The tests themselves and the stand-in have
-    # one thread, and are the objects of simt.cuda. Kernels of attention take ten minutes: simt.attention.SANITIZER has
+    # one thread, and are the objects of simt.cuda. Kernels of attention take 3 minutes: simt.attention.SANITIZER has
     # them, and is left to be built and run by hand.
     if(TRIREME_SANITIZED_TESTS)
       # Checks of addresses as calls, and none besides for what they find, too: half of the compiler's time.
