@@ -28,8 +28,7 @@ with open("empty", "w") as file:
     pass
 with open("short", "w") as file:
     file.write("forty bytes leave no window to hold out.")
-with open("text.txt", "rb") as file:
-    good = file.read()
+good = bytes_of("text.txt")
 with open("latin", "wb") as file:
     file.write(good + "na\u00efve und sch\u00f6n".encode("latin-1"))
 refuses("no text", "--text", text=None)
@@ -162,8 +161,7 @@ def restored():
 def damaged(what, name, change, *words):
     """The newest checkpoint is passed over for the one before it, told why, and kept."""
     path = "%s/step-0000000005/%s" % (checkpoints, name)
-    with open(path, "rb") as file:
-        whole = file.read()
+    whole = bytes_of(path)
     os.remove(path)
     if (bytes_ := change(whole)) is not None:
         with open(path, "wb") as file:
@@ -255,8 +253,7 @@ for name in ("history.json", "checkpoint/step-0000000005/manifest.json"):
     os.remove("runs/kept/" + name)
     restored()
 for name, change in (("options.json", lambda whole: whole[:-5]), ("history.json", lambda whole: b"{}")):
-    with open("runs/kept/" + name, "rb") as file:
-        whole = file.read()
+    whole = bytes_of("runs/kept/" + name)
     with open("runs/kept/" + name, "wb") as file:
         file.write(change(whole))
     refuses("a broken file: " + name, name, resume=True)

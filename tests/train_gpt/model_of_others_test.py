@@ -43,8 +43,7 @@ def write_safetensors(path, tensors):
 
 
 def read_safetensors(path):
-    with open(path, "rb") as file:
-        whole = file.read()
+    whole = bytes_of(path)
     length = struct.unpack_from("<Q", whole)[0]
     header = json.loads(whole[8 : 8 + length])
     header.pop("__metadata__", None)

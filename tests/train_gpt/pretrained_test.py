@@ -88,8 +88,7 @@ refuses("no files", "missing/config.json", "no such file", **model | {"from": "m
 shutil.copytree("runs/gpt/model", "damaged")
 os.remove("damaged/model.safetensors")
 refuses("no weights", "damaged: there is neither model.safetensors nor", **model | {"from": "damaged"})
-with open("runs/gpt/model/model.safetensors", "rb") as file:
-    weights = file.read()
+weights = bytes_of("runs/gpt/model/model.safetensors")
 with open("damaged/model.safetensors", "wb") as file:
     file.write(weights[:-4])
 refuses("weights that are cut off", "damaged/model.safetensors: byte", **model | {"from": "damaged"})

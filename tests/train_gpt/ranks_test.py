@@ -34,8 +34,7 @@ def disagrees(what, other, *words):
     expect(not os.path.exists("runs/disagree"), what + ": a run was begun")
 
 
-with open("text.txt", "rb") as file:
-    good = file.read()
+good = bytes_of("text.txt")
 with open("other.txt", "wb") as file:
     file.write(good[:-1] + b"!")
 disagrees("another rate", one_process("disagree", rate=0.05), "--rate is 0.002", "but 0.05")

@@ -64,8 +64,7 @@ expect_refused("a foreign lock", attempt("foreign"), "this directory has files b
 expect(content("runs/foreign") == {"runs/foreign/lock": b"precious"}, "a foreign file has changed")
 
 # A run belongs to its text.
-with open("text.txt", "rb") as file:
-    whole = file.read()
+whole = bytes_of("text.txt")
 
 
 def becomes(bytes_):

@@ -178,8 +178,7 @@ def content(path):
 
 def tensors(path):
     """A safetensors file of F32 tensors: {name: list of numbers}."""
-    with open(path, "rb") as file:
-        content = file.read()
+    content = bytes_of(path)
     length = struct.unpack_from("<Q", content)[0]
     out = {}
     for name, entry in json.loads(content[8 : 8 + length]).items():
@@ -199,8 +198,7 @@ def scalars(name, tag):
     """{step: value} of all event files of a run; a restart voids what was logged from its step on."""
     out = {}
     for path in sorted(glob.glob("runs/%s/events.out.tfevents*" % name), key=os.path.getmtime):
-        with open(path, "rb") as file:
-            content = file.read()
+        content = bytes_of(path)
         at = 0
         while at + 12 <= len(content):
             length = struct.unpack_from("<Q", content, at)[0]

@@ -16,6 +16,7 @@ optim::sgd const moving{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0};
 
 struct degrees {
   int data = 1, stages = 1, context = 1, tensor = 1;
+  [[nodiscard]] int ranks() const { return data * stages * context * tensor; }
 };
 template <class Data>
 auto mesh_of(Data data, degrees const& of) {
@@ -25,8 +26,7 @@ auto mesh_of(Data data, degrees const& of) {
 }
 template <class Data>
 void compare(std::string const& what, Data data, degrees const& of, nn::gpt const& trained = model) {
-  auto const ranks = of.data * of.stages * of.context * of.tensor;
-  expect_the_hosts_training(what, ranks, trained, moving, mesh_of(data, of), precision::fp32{}, words, 1e-5,
+  expect_the_hosts_training(what, of.ranks(), trained, moving, mesh_of(data, of), precision::fp32{}, words, 1e-5,
                             {.steps = 4, .batch = 4, .micro_batches = of.stages > 1 ? 2 : 0});
 }
 
@@ -41,11 +41,9 @@ struct wrong_target : ordered_words {
 };
 /// Every rank is told of the target, and goes on with other samples as if nothing had been.
 void go_on_after_a_wrong_target(degrees const& of) {
-  auto const ranks = of.data * of.tensor;
   auto const mesh = mesh_of(parallel::data{}, of);
-  std::vector<std::string> said(static_cast<std::size_t>(ranks));
-  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& threads) {
-    auto world = comm::in_space<cuda>(threads);
+  std::vector<std::string> said(static_cast<std::size_t>(of.ranks()));
+  launch_in<cuda>(of.ranks(), std::chrono::seconds(60), [&](auto& world) {
     auto trainer = make_trainer(model, moving, world, mesh), other = make_trainer(model, moving, world, mesh);
     try {
       trainer.fit(wrong_target{words}, {.steps = 1, .batch = 4});
@@ -98,11 +96,10 @@ TEST_CASE("a GPT in CUDA memory: products in TF32 if the precision names it, and
   CHECK(to_string(precision::fp32{}) == "precision::fp32{}");
   CHECK_FALSE(named == precision::fp32{});
   for (auto const& of : {degrees{}, degrees{.data = 2}, degrees{.stages = 2}, degrees{.tensor = 2}}) {
-    auto const ranks = of.data * of.stages * of.tensor;
     auto const mesh = mesh_of(parallel::data{}, of);
     settings const how{.micro_batches = of.stages > 1 ? 2 : 0};
-    auto const strict = train<cuda>(ranks, model, moving, mesh, precision::fp32{}, words, how);
-    auto const found = train<cuda>(ranks, model, moving, mesh, named, words, how);
+    auto const strict = train<cuda>(of.ranks(), model, moving, mesh, precision::fp32{}, words, how);
+    auto const found = train<cuda>(of.ranks(), model, moving, mesh, named, words, how);
     CHECK(found.losses.back() < found.losses.front());
     CHECK(distance(found, strict) <= 1e-2);
     if (!large) CHECK(found.weights != strict.weights);  // a GPU's library may leave small products as they are

@@ -20,7 +20,7 @@
 #include "trireme/ops/cuda/selection.cu"
 #include "trireme/ops/cuda/whole_tensors.cu"
 
-#if defined(SIMT_WITHOUT_ATTENTION)  // as the sanitizers' tests are; its kernels take them ten minutes
+#if defined(SIMT_WITHOUT_ATTENTION)  // as the sanitizers' tests are; its kernels take them three minutes
 #include "trireme/ops/cuda/attention_launch.hpp"
 
 int trireme::ops::cuda_kernels::attention(attention_work const&) { return detail::device::launch_refused; }

@@ -63,10 +63,8 @@ std::vector<asked> steps_of(int ranks, Parallel const& parallel, Precision const
                             std::int64_t micro_batches = 0) {
   watchdog const guard("a training that is counted", std::chrono::seconds(280));
   std::vector<asked> all;
-  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(120)}, [&](auto& threads) {
-    auto world = comm::in_space<cuda>(threads);
-    count_steps(all, world, parallel, precision, micro_batches);
-  });
+  launch_in<cuda>(ranks, std::chrono::seconds(120),
+                  [&](auto& world) { count_steps(all, world, parallel, precision, micro_batches); });
   return all;
 }
 /// Changes the memory of the stand-in's devices.
@@ -178,8 +176,7 @@ TEST_CASE("a plan in CUDA memory says what the device has, and so does the error
   auto const used = used_bytes();
   auto const train_within = [&](int ranks, std::size_t bytes, training_plan& planned) {
     limited_memory const limit(used + bytes);
-    launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& threads) {
-      auto world = comm::in_space<cuda>(threads);
+    launch_in<cuda>(ranks, std::chrono::seconds(60), [&](auto& world) {
       auto trainer = make_trainer(model, moving, world);
       auto const made = plan(trainer, {.samples = 4});
       if (world.rank() == 0) planned = made;

@@ -1,5 +1,4 @@
 // Tensors of several ranks combined in CUDA memory, by the kernel of communicators, against those of the host.
-// host.
 #include <cstddef>
 #include <cstdint>
 #include <span>
